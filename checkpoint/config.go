@@ -8,13 +8,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"octet/internal/spelling"
 )
 
 // Config is config.json: the shape of a Llama-style decoder, in the field names
 // of Hugging Face's LlamaConfig. json.Unmarshal returns an error that names the
 // key for every unknown key and every value that Octet does not support: scaled
-// rotary embeddings, biases, another architecture or activation, or a
-// quantization other than that of package export. It fills in LlamaConfig's
+// rotary embeddings, biases, another architecture, or a quantization other than that of
+// package export. An activation need not be known. It fills in LlamaConfig's
 // defaults and drops keys that change nothing (see harmlessKeys).
 type Config struct {
 	HiddenSize            int
@@ -27,7 +29,8 @@ type Config struct {
 	RMSNormEps            float64
 	RopeTheta             float64
 	TieWordEmbeddings     bool
-	HiddenAct             string // silu: gated, as in Llama; gelu, relu: ungated, Octet only
+	HiddenAct             string // silu, as in Llama; or another, for Octet only
+	Gated                 bool   // the MLP has gate_proj; with silu always
 	TorchDType            string // storage format of the weights, such as "float32"; empty if absent
 	FP8                   bool   // the decoder's linear layers are stored as FP8 codes, each with one scale
 }
@@ -63,23 +66,38 @@ func (c Config) Validate() error {
 		return fmt.Errorf("rms_norm_eps = %v: expected a positive number", c.RMSNormEps)
 	case !positive(c.RopeTheta):
 		return fmt.Errorf("rope_theta = %v: expected a positive number", c.RopeTheta)
-	case !slices.ContainsFunc(families, func(f family) bool { return slices.Contains(f.activations, c.HiddenAct) }):
-		return fmt.Errorf("hidden_act = %q: octet supports silu, gelu and relu", c.HiddenAct)
+	case !spelling.IsName(c.HiddenAct):
+		return fmt.Errorf("hidden_act = %.80q: expected %s", c.HiddenAct, spelling.NameRule)
+	case c.HiddenAct == silu && !c.Gated:
+		return errors.New("hidden_act = \"silu\" needs gate_proj")
 	}
 	return nil
 }
 
+const silu = "silu"
+
 // family is a model type of config.json. Transformers has no Llama model without
-// the gate, so ungated models have Octet's own type. Transformers then reports an
-// unknown type instead of computing a gated model.
+// the gate or with a registered activation, so models without silu have Octet's own types.
+// Transformers then reports an unknown type instead of computing another model.
 type family struct {
 	modelType, architecture string
-	activations             []string
+	gated                   bool
 }
 
 var families = []family{
-	{"llama", "LlamaForCausalLM", []string{"silu"}},
-	{"octet", "OctetForCausalLM", []string{"gelu", "relu"}},
+	{"llama", "LlamaForCausalLM", true}, // with silu alone
+	{"octet", "OctetForCausalLM", false},
+	{"octet-gated", "OctetGatedForCausalLM", true},
+}
+
+func (c Config) family() family {
+	switch {
+	case c.HiddenAct == silu:
+		return families[0]
+	case !c.Gated:
+		return families[1]
+	}
+	return families[2]
 }
 
 // MarshalJSON returns a config.json that transformers 4 and 5 read.
@@ -87,7 +105,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	f := families[slices.IndexFunc(families, func(f family) bool { return slices.Contains(f.activations, c.HiddenAct) })]
+	f := c.family()
 	var quantization json.RawMessage
 	if c.FP8 {
 		quantization = json.RawMessage(quantizationConfig)
@@ -140,13 +158,13 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 		MaxPositionEmbeddings: f.size("max_position_embeddings", 2048),
 		RMSNormEps:            f.number("rms_norm_eps", 1e-6),
 		TieWordEmbeddings:     f.flag("tie_word_embeddings"),
-		HiddenAct:             f.text("hidden_act", "silu"),
+		HiddenAct:             f.text("hidden_act", silu),
 		TorchDType:            f.text("dtype", f.text("torch_dtype", "")),
 	}
 	read.NumKeyValueHeads = f.size("num_key_value_heads", read.NumAttentionHeads)
 	read.RopeTheta = f.rope()
 	read.FP8 = f.quantization(read.TieWordEmbeddings)
-	f.family(read.HiddenAct)
+	read.Gated = f.family(read.HiddenAct)
 	f.rejectUnsupported(read)
 	f.rejectUnread(harmlessKeys)
 	if f.err != nil {
@@ -193,21 +211,26 @@ func (f *fields) rejectSlidingWindow() {
 	}
 }
 
-// family fails unless model type, architecture and activation agree.
-func (f *fields) family(act string) {
+// family reports whether the model type is gated. It fails unless model type, architecture
+// and activation agree.
+func (f *fields) family(act string) (gated bool) {
 	modelType := f.text("model_type", "")
 	i := slices.IndexFunc(families, func(f family) bool { return f.modelType == modelType })
 	if i < 0 {
 		f.fail("model_type = %q: octet supports Llama models (%q) only", modelType, "llama")
-		return
+		return false
 	}
-	if !slices.Contains(families[i].activations, act) {
-		f.fail("hidden_act = %q: model_type %q needs one of %q", act, modelType, families[i].activations)
+	switch llama := i == 0; {
+	case llama && act != silu:
+		f.fail("hidden_act = %.80q: model_type %q needs %q", act, modelType, silu)
+	case !llama && act == silu:
+		f.fail("hidden_act = %q: only model_type %q has it", act, families[0].modelType)
 	}
 	var architectures []string
 	if f.decode("architectures", &architectures) && (len(architectures) != 1 || architectures[0] != families[i].architecture) {
 		f.fail("architectures = %q: octet supports %s only", architectures, families[i].architecture)
 	}
+	return families[i].gated
 }
 
 // rope returns rope_theta from any of its places. It fails on rotary embeddings

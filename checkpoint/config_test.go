@@ -14,8 +14,9 @@ func TestConfigRoundTrip(t *testing.T) {
 	for _, edit := range []func(c *Config){
 		func(c *Config) {},
 		func(c *Config) { c.TieWordEmbeddings, c.RopeTheta, c.RMSNormEps = true, 500000.5, 1.0/3 },
-		func(c *Config) { c.HiddenAct, c.TorchDType = "gelu", "" },
-		func(c *Config) { c.HiddenAct, c.NumKeyValueHeads = "relu", 1 },
+		func(c *Config) { c.HiddenAct, c.Gated, c.TorchDType = "gelu", false, "" },
+		func(c *Config) { c.HiddenAct, c.Gated, c.NumKeyValueHeads = "relu", false, 1 },
+		func(c *Config) { c.HiddenAct = "geglu" },
 		func(c *Config) { c.FP8 = true },
 	} {
 		want := tiny
@@ -75,7 +76,7 @@ func TestConfigOfTransformers(t *testing.T) {
 		require.NoError(t, json.Unmarshal(text, &got), version)
 		require.Equal(t, Config{
 			HiddenSize: 64, IntermediateSize: 128, NumHiddenLayers: 2, NumAttentionHeads: 4, NumKeyValueHeads: 4, VocabSize: 256,
-			MaxPositionEmbeddings: 2048, RMSNormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu",
+			MaxPositionEmbeddings: 2048, RMSNormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu", Gated: true,
 		}, got, version)
 	}
 }
@@ -83,7 +84,7 @@ func TestConfigOfTransformers(t *testing.T) {
 func TestConfigDefaults(t *testing.T) {
 	defaults := Config{
 		HiddenSize: 64, IntermediateSize: 128, NumHiddenLayers: 2, NumAttentionHeads: 8, NumKeyValueHeads: 8, VocabSize: 100,
-		MaxPositionEmbeddings: 2048, RMSNormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu",
+		MaxPositionEmbeddings: 2048, RMSNormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu", Gated: true,
 	}
 	for _, c := range []struct {
 		more string
@@ -146,8 +147,12 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"rope_parameters":3}`, "rope_parameters: expected a JSON object"},
 		{`{"partial_rotary_factor":0.5}`, "partial_rotary_factor = 0.5"},
 		{`{"rope_parameters":{"partial_rotary_factor":0.5}}`, "rope_parameters: partial_rotary_factor = 0.5"},
-		{`{"hidden_act":"gelu"}`, `hidden_act = "gelu": model_type "llama" needs one of ["silu"]`},
-		{`{"model_type":"octet"}`, `hidden_act = "silu": model_type "octet" needs one of ["gelu" "relu"]`},
+		{`{"hidden_act":"gelu"}`, `hidden_act = "gelu": model_type "llama" needs "silu"`},
+		{`{"model_type":"octet"}`, `hidden_act = "silu": only model_type "llama" has it`},
+		{`{"model_type":"octet-gated"}`, `hidden_act = "silu": only model_type "llama" has it`},
+		{`{"model_type":"octet","hidden_act":"ge\nlu"}`, `hidden_act = "ge\nlu": expected at most 40 lower-case letters`},
+		{`{"model_type":"octet","hidden_act":""}`, `hidden_act = "": expected at most 40 lower-case letters`},
+		{`{"model_type":"octet","hidden_act":"relu","architectures":["OctetGatedForCausalLM"]}`, `octet supports OctetForCausalLM only`},
 		{`{"model_type":"mistral"}`, `model_type = "mistral"`},
 		{`{"model_type":null}`, `model_type = ""`},
 		{`{"architectures":["LlamaForSequenceClassification"]}`, `architectures = ["LlamaForSequenceClassification"]`},
@@ -214,7 +219,11 @@ func TestConfigRefuses(t *testing.T) {
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"Hidden_Size":64,"model_type":"llama"}`), &c), "hidden_size is missing", "keys are case sensitive")
 
 	bad := tiny
-	bad.HiddenAct = "tanh"
+	bad.HiddenAct = "Tanh"
 	_, err := json.Marshal(bad)
-	require.ErrorContains(t, err, `hidden_act = "tanh": octet supports silu, gelu and relu`)
+	require.ErrorContains(t, err, `hidden_act = "Tanh": expected at most 40 lower-case letters`)
+	bad = tiny
+	bad.Gated = false
+	_, err = json.Marshal(bad)
+	require.ErrorContains(t, err, `hidden_act = "silu" needs gate_proj`)
 }

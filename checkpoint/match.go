@@ -32,7 +32,7 @@ func (c Config) Layout() iter.Seq2[string, []int] {
 			{"mlp.gate_proj", []int{ffn, hidden}},
 			{"mlp.down_proj", []int{hidden, ffn}},
 		}
-		if c.HiddenAct != "silu" { // ungated
+		if !c.Gated {
 			layer = slices.DeleteFunc(layer, func(t tensor) bool { return t.name == "mlp.gate_proj" })
 		}
 		if !yield("model.embed_tokens.weight", []int{c.VocabSize, hidden}) {

@@ -65,7 +65,7 @@ const (
 // there are no others except those that change nothing.
 func TestMatch(t *testing.T) {
 	ungated := tiny
-	ungated.HiddenAct = "relu"
+	ungated.HiddenAct, ungated.Gated = "relu", false
 	tied := tiny
 	tied.TieWordEmbeddings = true
 	head := Tensor{headWeight, fp8.F32, []int{tiny.VocabSize, tiny.HiddenSize}, nil}

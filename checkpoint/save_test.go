@@ -22,7 +22,7 @@ type state struct {
 
 var tiny = Config{
 	HiddenSize: 32, IntermediateSize: 48, NumHiddenLayers: 1, NumAttentionHeads: 4, NumKeyValueHeads: 2,
-	VocabSize: 256, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", TorchDType: "float32",
+	VocabSize: 256, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", Gated: true, TorchDType: "float32",
 }
 
 func contents(step int) Contents {

@@ -50,7 +50,7 @@ func NewBase(r recipe.Recipe, vars *backend.Vars) (*Base, error) {
 // the layers cannot use.
 func (b *Base) Build() error {
 	for _, l := range b.mlps {
-		if err := l.checkSmooth(); err != nil {
+		if err := l.check(); err != nil {
 			return err
 		}
 	}

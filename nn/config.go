@@ -1,25 +1,6 @@
 package nn
 
-import (
-	"fmt"
-	"slices"
-	"strings"
-)
-
-// Activation names the MLP's nonlinearity.
-type Activation string
-
-const (
-	SwiGLU       Activation = "swiglu"
-	SmoothSwiGLU Activation = "smooth-swiglu" // SwiGLU whose output is smoothed before an FP8 cast, see recipe.Smooth
-	GELU         Activation = "gelu"          // ungated
-	ReLU         Activation = "relu"          // ungated
-)
-
-// Activations lists the known names.
-var Activations = []Activation{SwiGLU, SmoothSwiGLU, GELU, ReLU}
-
-func (a Activation) gated() bool { return a == SwiGLU || a == SmoothSwiGLU }
+import "fmt"
 
 // Config is the shape of a Llama-style decoder. Widths are in elements.
 type Config struct {
@@ -56,6 +37,9 @@ func (c Config) Validate() error {
 			return fmt.Errorf("model.%s = %d: expected a number from 1 to 2^24", f.name, f.n)
 		}
 	}
+	if _, err := LookupActivation(c.Activation); err != nil {
+		return fmt.Errorf("model.activation: %w", err)
+	}
 	switch {
 	case c.Dim%c.Heads != 0:
 		return fmt.Errorf("model.dim = %d is not a multiple of model.heads = %d", c.Dim, c.Heads)
@@ -63,8 +47,6 @@ func (c Config) Validate() error {
 		return fmt.Errorf("model.dim / model.heads = %d: rotary embeddings need an even head size", c.HeadDim())
 	case c.Heads%c.KVHeads != 0:
 		return fmt.Errorf("model.heads = %d is not a multiple of model.kv_heads = %d", c.Heads, c.KVHeads)
-	case !slices.Contains(Activations, c.Activation):
-		return fmt.Errorf("model.activation = %q: expected one of %s", c.Activation, strings.Trim(fmt.Sprint(Activations), "[]"))
 	case !(c.RopeTheta > 1):
 		return fmt.Errorf("model.rope_theta = %v: expected more than 1", c.RopeTheta)
 	case !(c.NormEps > 0):

@@ -41,6 +41,7 @@
 //	model.go      the decoder, top to bottom: read this first
 //	linear.go     the three GEMMs of a linear layer
 //	attention.go  mlp.go  norm.go  head.go   one module each
+//	activation.go the MLP's activations, and how to register one
 //	smooth.go     Smooth-SwiGLU, of the MLP
 //	pass.go       the recording of one pass over the model
 //	slot.go       slots and casts: the copies of a tensor

@@ -99,6 +99,7 @@ func TestGradientsMatchCentralDifferences(t *testing.T) {
 		"tied":    variant(func(c *nn.Config) { c.Tied = true }),
 		"gelu":    variant(func(c *nn.Config) { c.Activation = nn.GELU }),
 		"relu":    variant(func(c *nn.Config) { c.Activation = nn.ReLU }),
+		"other":   variant(func(c *nn.Config) { c.Activation = "tanh-glu" }), // registered
 	} {
 		t.Run(name, func(t *testing.T) {
 			lp := newLossProblem(t, c, 5)

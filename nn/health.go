@@ -14,8 +14,8 @@ type Health struct {
 	Casts *backend.Tensor
 	// Channels has four rows for each layer: the channel maxima of
 	// |up ⊙ silu(gate)|, then the cosine and the two norms of backend.RowCosine for
-	// up_proj and gate_proj. Output F32 [4·layers, ffn]. Nil for ungated activations. All
-	// MLPs of a model must have the same width.
+	// up_proj and gate_proj. Output F32 [4·layers, ffn]. Nil for other activations than
+	// SwiGLU. All MLPs of a model must have the same width and activation.
 	Channels *backend.Tensor
 }
 
@@ -25,7 +25,7 @@ func (b *Base) DeclareHealth() *Health {
 	if n := len(b.Scales.measured); n > 0 {
 		h.Casts = b.Vars.Tensor(backend.Output, "health.casts", fp8.F32, n, backend.HealthFields)
 	}
-	if len(b.mlps) > 0 && b.mlps[0].gate != nil {
+	if len(b.mlps) > 0 && b.mlps[0].isSwiGLU() {
 		h.Channels = b.Vars.Tensor(backend.Output, "health.channels", fp8.F32, 4*len(b.mlps), b.mlps[0].ffn)
 	}
 	return h
@@ -71,7 +71,7 @@ func (p *Pass) castHealth(s *Slot, i int, x, codes *backend.Tensor) {
 
 // channelHealth appends the measurement of a layer's SwiGLU channels.
 func (l *MLP) channelHealth(p *Pass, s *mlpSaved) {
-	if p.Health == nil || l.gate == nil {
+	if p.Health == nil || !l.isSwiGLU() {
 		return
 	}
 	rows := p.Health.Channels.RowRange(4*l.layer, 4)

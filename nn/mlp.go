@@ -1,18 +1,22 @@
 package nn
 
 import (
+	"fmt"
+
 	"octet/backend"
 	"octet/fp8"
 	"octet/recipe"
 )
 
 // MLP is w3·(w1·x ⊙ silu(w2·x)), with w1 = up_proj, w2 = gate_proj and
-// w3 = down_proj, or w3·f(w1·x) for the ungated activations. For
-// Smooth-SwiGLU see smooth.go.
+// w3 = down_proj, or w3·f(w1·x, w2·x) or w3·f(w1·x) for other activations, see
+// Nonlinearity. For Smooth-SwiGLU see smooth.go.
 type MLP struct {
 	scope          string
 	up, gate, down *Linear // gate is nil for an ungated activation
-	kind           backend.ActivationKind
+	activation     Activation
+	f              Nonlinearity // of activation
+	err            error        // of an unknown activation, which Build returns
 	ffn, layer     int
 
 	input      *Slot // read by up and gate
@@ -34,18 +38,18 @@ type MLPShape struct {
 // MLP declares an MLP. It smooths if the activation is SmoothSwiGLU and down_proj reads
 // FP8, in the form that the recipe gives.
 func (b *Base) MLP(scope string, c MLPShape) *MLP {
-	l := &MLP{scope: scope, ffn: c.FFN, layer: len(b.mlps)}
+	l := &MLP{scope: scope, ffn: c.FFN, layer: len(b.mlps), activation: c.Activation}
+	if l.f, l.err = LookupActivation(c.Activation); l.err != nil {
+		l.err = fmt.Errorf("%s: %w", scope, l.err)
+	}
 	b.mlps = append(b.mlps, l)
 	l.up = b.linear(scope+".up_proj", c.Dim, c.FFN, c.InitStd)
 	inputs := l.up.Inputs()
-	if c.Activation.gated() {
+	if l.f.Gated {
 		l.gate = b.linear(scope+".gate_proj", c.Dim, c.FFN, c.InitStd)
 		inputs = append(inputs, l.gate.Inputs()...)
 		l.dGate = b.gradSlot(l.gate)
 		b.cacheWeights(l.gate)
-	}
-	if c.Activation == ReLU {
-		l.kind = backend.ReLU
 	}
 	l.down = b.linear(scope+".down_proj", c.FFN, c.Dim, c.OutStd)
 	l.input = b.Slot(scope+".input", inputs...)
@@ -63,6 +67,8 @@ func (b *Base) MLP(scope string, c MLPShape) *MLP {
 	}
 	return l
 }
+
+func (l *MLP) isSwiGLU() bool { return l.activation == SwiGLU || l.activation == SmoothSwiGLU }
 
 // Input returns the slot that the layer reads.
 func (l *MLP) Input() *Slot { return l.input }
@@ -99,13 +105,10 @@ func (l *MLP) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Ten
 		return l.down.forward(q, s.hidden, s.w3.As(l.down.fprop.b), nil, residual), s
 	}
 	s.hidden = q.Store(l.hidden, p.Tokens(), l.ffn, func(out []backend.Cast) backend.Op {
-		switch {
-		case l.gate == nil:
-			return &backend.Activation{X: s.up, Out: out, Kind: l.kind}
-		case l.smooth.Form.PerToken():
+		if l.smooth.Form.PerToken() {
 			return l.perToken(q, s, out)
 		}
-		return &backend.SwiGLU{Up: s.up, Gate: s.gate, Out: out}
+		return l.f.Forward(s.up, s.gate, out)
 	})
 	return l.down.forward(q, s.hidden, l.down.cachedAs(l.down.fprop.b), s.r, residual), s
 }
@@ -131,17 +134,19 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
 	dx := q.Temp("input.grad", fp8.F32, p.Tokens(), l.up.weight.Master.Cols())
 	if l.gate == nil {
 		dUp := q.Store(l.dUp, p.Tokens(), l.ffn, func(out []backend.Cast) backend.Op {
-			return &backend.ActivationGrad{DOut: dh, X: s.up, DX: out, Kind: l.kind}
+			return l.f.Backward(dh, s.up, nil, out, nil)
 		})
 		l.up.Wgrad(q, s.x, dUp, nil)
 		l.up.Dgrad(q, dUp, dx, false)
 		return dx
 	}
 	dUp, dGate := q.Open(l.dUp, p.Tokens(), l.ffn), q.Open(l.dGate, p.Tokens(), l.ffn)
-	q.Add(&backend.SwiGLUGrad{
-		DOut: dh, Up: s.up, Gate: s.gate, InvC: s.invC, TokenScale: s.r,
-		DUp: dUp.Casts(), DGate: dGate.Casts(),
-	})
+	op := l.f.Backward(dh, s.up, s.gate, dUp.Casts(), dGate.Casts())
+	if l.smooth.On() {
+		grad := op.(*backend.SwiGLUGrad)
+		grad.InvC, grad.TokenScale = s.invC, s.r
+	}
+	q.Add(op)
 	q.Close(dUp, dGate)
 	l.up.Wgrad(q, s.x, dUp, nil)
 	l.up.Dgrad(q, dUp, dx, false)

@@ -100,11 +100,11 @@ func (l *MLP) channelColumns() []column {
 	return list
 }
 
-// checkSmooth reports a w3 whose GEMMs read h, or W3′ of per-channel smoothing, in
-// copies that differ in more than the FP8 format.
-func (l *MLP) checkSmooth() error {
-	if !l.smooth.On() {
-		return nil
+// check reports an unknown activation, and a w3 whose GEMMs read h, or W3′ of per-channel
+// smoothing, in copies that differ in more than the FP8 format.
+func (l *MLP) check() error {
+	if !l.smooth.On() { // an unknown activation never smooths
+		return l.err
 	}
 	d := l.down
 	type reader struct {

@@ -34,7 +34,7 @@ type Model struct {
 	FFN        int     `toml:"ffn"`
 	Vocab      int     `toml:"vocab" doc:"256 for bytes, else the tokenizer's or shards' vocabulary"`
 	Tied       bool    `toml:"tied" doc:"the head shares the embedding matrix"`
-	Activation string  `toml:"activation,omitempty" doc:"default from the recipe: swiglu smooth-swiglu gelu relu"`
+	Activation string  `toml:"activation,omitempty" doc:"default from the recipe: ACTIVATIONS"`
 	RopeTheta  float64 `toml:"rope_theta" doc:"half-split form, as in Hugging Face"`
 	NormEps    float64 `toml:"norm_eps"`
 	InitStd    float64 `toml:"init_std" doc:"standard deviation; o_proj and down_proj: times 1/sqrt(2 layers)"`

@@ -149,12 +149,8 @@ func (v *validator) model(m Model) {
 			v.heads(m)
 		}
 	}
-	if m.Activation != "" {
-		var known []string
-		for _, a := range nn.Activations {
-			known = append(known, string(a))
-		}
-		v.oneOf("model.activation", m.Activation, known)
+	if _, err := nn.LookupActivation(nn.Activation(m.Activation)); m.Activation != "" && err != nil {
+		v.fail("model.activation: %v", err)
 	}
 	if !(m.RopeTheta > 1) || math.IsInf(m.RopeTheta, 1) {
 		v.fail("model.rope_theta = %v is not a number above 1; use 10000", m.RopeTheta)

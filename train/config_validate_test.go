@@ -41,7 +41,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Model.KVHeads = -1 }, "model.kv_heads = -1 … use 1"},
 		{func(c *Config) { c.Model.Heads, c.Model.KVHeads = 32, 2 }, "model.kv_heads = 2 … width 8 … use model.kv_heads = 4"},
 		{func(c *Config) { c.Model.Vocab = -4 }, "model.vocab = -4"},
-		{func(c *Config) { c.Model.Activation = "silu" }, `model.activation = "silu" … swiglu, smooth-swiglu, gelu, relu`},
+		{func(c *Config) { c.Model.Activation = "silu" }, `model.activation: unknown activation "silu" … swiglu, smooth-swiglu, gelu, relu`},
 		{func(c *Config) { c.Model.RopeTheta = 1 }, "model.rope_theta = 1"},
 		{func(c *Config) { c.Model.NormEps = math.NaN() }, "model.norm_eps = NaN … use 1e-05"},
 		{func(c *Config) { c.Model.InitStd = math.Inf(1) }, "model.init_std = +Inf"},

@@ -7,29 +7,40 @@ import (
 	"octet/nn"
 )
 
-// HFConfig returns the model as a Hugging Face config.
+// HFConfig returns the model as a Hugging Face config. Its activation is known or not
+// filled in.
 func HFConfig(c Config) checkpoint.Config {
-	act := map[nn.Activation]string{nn.GELU: "gelu", nn.ReLU: "relu"}[nn.Activation(c.Model.Activation)]
-	if act == "" {
-		act = "silu"
-	}
 	m := c.Model
+	act, gated := m.Activation, true
+	switch nn.Activation(act) {
+	case "", nn.SwiGLU, nn.SmoothSwiGLU: // recipes choose between the latter
+		act = "silu"
+	default:
+		f, _ := nn.LookupActivation(nn.Activation(act))
+		gated = f.Gated
+	}
 	return checkpoint.Config{
 		HiddenSize: m.Dim, IntermediateSize: m.FFN, NumHiddenLayers: m.Layers,
 		NumAttentionHeads: m.Heads, NumKeyValueHeads: m.KVHeads, VocabSize: m.Vocab,
 		MaxPositionEmbeddings: c.Data.Seq, RMSNormEps: m.NormEps, RopeTheta: m.RopeTheta,
-		TieWordEmbeddings: m.Tied, HiddenAct: act, TorchDType: "float32",
+		TieWordEmbeddings: m.Tied, HiddenAct: act, Gated: gated, TorchDType: "float32",
 	}
 }
 
 // FromHF converts a Hugging Face config to an nn.Config. It returns an error for a
-// model that nn cannot build and for one beyond the limits of [Config.Validate],
+// model that nn cannot build, with an activation that is not registered, say, and for one beyond the limits of [Config.Validate],
 // before anything of the model's size is allocated.
 func FromHF(c checkpoint.Config) (nn.Config, error) {
 	m := nn.Config{
 		Layers: c.NumHiddenLayers, Dim: c.HiddenSize, Heads: c.NumAttentionHeads, KVHeads: c.NumKeyValueHeads,
 		FFN: c.IntermediateSize, Vocab: c.VocabSize, Tied: c.TieWordEmbeddings, Activation: activationOf(c),
 		RopeTheta: c.RopeTheta, NormEps: c.RMSNormEps, InitStd: 0.02,
+	}
+	switch f, err := nn.LookupActivation(m.Activation); {
+	case err != nil:
+		return m, fmt.Errorf("hidden_act: %w", err)
+	case f.Gated != c.Gated:
+		return m, fmt.Errorf("hidden_act = %q is gated: %t in these weights, %t in this program; use the program that trained them", c.HiddenAct, c.Gated, f.Gated)
 	}
 	if m.Layers > maxLayers {
 		return m, fmt.Errorf("num_hidden_layers = %d: octet supports at most %d", m.Layers, maxLayers)
@@ -41,8 +52,8 @@ func FromHF(c checkpoint.Config) (nn.Config, error) {
 }
 
 func activationOf(c checkpoint.Config) nn.Activation {
-	if a := map[string]nn.Activation{"gelu": nn.GELU, "relu": nn.ReLU}[c.HiddenAct]; a != "" {
-		return a
+	if c.HiddenAct == "silu" {
+		return nn.SwiGLU
 	}
-	return nn.SwiGLU
+	return nn.Activation(c.HiddenAct)
 }

@@ -44,7 +44,7 @@ func TestSameShape(t *testing.T) {
 
 // The tensors that config.json implies are the parameters of the model.
 func TestLayoutMatchesTheModel(t *testing.T) {
-	for _, activation := range nn.Activations {
+	for _, activation := range nn.Activations() {
 		for _, tied := range []bool{false, true} {
 			c := Default()
 			c.Model.Activation, c.Model.Tied, c.Model.Vocab, c.Model.KVHeads = string(activation), tied, 250, 1

@@ -236,6 +236,7 @@ func sameShape(have, want checkpoint.Config) error {
 		{"vocab", have.VocabSize, want.VocabSize},
 		{"tied", have.TieWordEmbeddings, want.TieWordEmbeddings},
 		{"activation", activationOf(have), activationOf(want)},
+		{"activation's gate", have.Gated, want.Gated},
 		{"rope_theta", have.RopeTheta, want.RopeTheta},
 		{"norm_eps", have.RMSNormEps, want.RMSNormEps},
 	} {

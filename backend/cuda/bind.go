@@ -85,7 +85,7 @@ func (b *binder) bindAll(programs []*backend.Program) ([][][]call, error) {
 func (b *binder) bind(n *backend.Node) ([]call, error) {
 	row, ok := ops.Of(n.Op)
 	if !ok {
-		return nil, unsupported(n, "there is no kernel for %T", n.Op)
+		return nil, unsupported(n, "no kernel for %T; backends emu and ref run custom ops", n.Op)
 	}
 	if err := checkOperands(n, row.blockScaled); err != nil {
 		return nil, err

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"octet/backend"
 	"octet/fp8"
 )
@@ -30,4 +32,17 @@ func TestActivation(t *testing.T) {
 		near(t, wantY, d.values(y), 1e-7, "y")
 		near(t, wantDX, d.values(dx), 1e-7, "dx")
 	}
+}
+
+// A kind without a kernel is refused, not computed as another one.
+func TestUnknownActivation(t *testing.T) {
+	tr := newTrial(t)
+	x, y := tr.tensor("x", fp8.F32, nil, 2, 8), tr.tensor("y", fp8.F32, nil, 2, 8)
+	op := &backend.Activation{X: x, Out: []backend.Cast{{Out: y}}}
+	tr.program.Add(op)
+	d, _ := tr.load(1)
+	op.Kind = 9 // after the check of Add
+	_, err := d.Load(tr.program)
+	require.ErrorIs(t, err, backend.ErrUnsupported)
+	require.ErrorContains(t, err, "no kernel for activation 9")
 }

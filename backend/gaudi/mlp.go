@@ -124,11 +124,14 @@ var _ = implementOp(row[*backend.Activation]{build: (*builder).activation, lower
 // and ReLU by where, which keeps NaN.
 func (b *builder) activation(o *backend.Activation) error {
 	x := b.wide(o.X)
-	if o.Kind == backend.ReLU {
+	switch o.Kind {
+	case backend.GELU:
+		b.store(o.Out, b.mul(x, b.normalCDF(x)))
+	case backend.ReLU:
 		b.store(o.Out, b.where(b.lessEqual(x, b.constant(0)), b.constant(0), x))
-		return nil
+	default:
+		return b.unsupported("no graph for activation %d", o.Kind)
 	}
-	b.store(o.Out, b.mul(x, b.normalCDF(x)))
 	return nil
 }
 
@@ -144,12 +147,15 @@ var _ = implementOp(row[*backend.ActivationGrad]{build: (*builder).activationGra
 
 func (b *builder) activationGrad(o *backend.ActivationGrad) error {
 	x, dOut := b.wide(o.X), b.wide(o.DOut)
-	if o.Kind == backend.ReLU {
+	switch o.Kind {
+	case backend.GELU:
+		density := b.mul(b.constant(float32(1/math.Sqrt(2*math.Pi))), b.exp(b.mul(b.constant(-0.5), b.mul(x, x))))
+		b.store(o.DX, b.mul(dOut, b.add(b.normalCDF(x), b.mul(x, density))))
+	case backend.ReLU:
 		b.store(o.DX, b.where(b.lessEqual(x, b.constant(0)), b.constant(0), dOut))
-		return nil
+	default:
+		return b.unsupported("no graph for the gradient of activation %d", o.Kind)
 	}
-	density := b.mul(b.constant(float32(1/math.Sqrt(2*math.Pi))), b.exp(b.mul(b.constant(-0.5), b.mul(x, x))))
-	b.store(o.DX, b.mul(dOut, b.add(b.normalCDF(x), b.mul(x, density))))
 	return nil
 }
 

@@ -53,7 +53,7 @@ func (b *builder) build(op backend.Op) error {
 	row, ok := ops.Of(op)
 	switch {
 	case !ok:
-		return b.unsupported("%T has no Gaudi kernel", op)
+		return b.unsupported("no kernel for %T; backends emu and ref run custom ops", op)
 	case row.build == nil:
 		return nil
 	}

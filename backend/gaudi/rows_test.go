@@ -180,3 +180,23 @@ func TestLongSequences(t *testing.T) {
 		require.NotEmpty(t, schedules)
 	}
 }
+
+// A kind without a graph is refused, not computed as another one.
+func TestUnknownActivation(t *testing.T) {
+	devices, err := interpreterDriver("gaudi2").Open("", backend.Options{})
+	require.NoError(t, err)
+	vars := backend.NewVars()
+	x := vars.Tensor(backend.Stash, "x", fp8.F32, 2, 8)
+	op := &backend.Activation{X: x, Out: []backend.Cast{{Out: vars.Tensor(backend.Stash, "y", fp8.F32, 2, 8)}}}
+	grad := &backend.ActivationGrad{X: x, DOut: x, DX: op.Out}
+	for _, add := range []backend.Op{op, grad} {
+		p := vars.Program("p")
+		p.Add(add)
+		require.NoError(t, p.Err())
+		op.Kind, grad.Kind = 9, 9 // after the check of Add
+		_, err = devices[0].Load(p)
+		require.ErrorIs(t, err, backend.ErrUnsupported)
+		require.ErrorContains(t, err, "activation 9")
+		op.Kind, grad.Kind = 0, 0
+	}
+}

@@ -146,7 +146,7 @@ func sparse(t *testing.T, c checkpoint.Config) (dir string) {
 func TestModelsBeyondTheMachine(t *testing.T) {
 	large := checkpoint.Config{
 		HiddenSize: 1 << 16, IntermediateSize: 1 << 16, NumHiddenLayers: 16, NumAttentionHeads: 512, NumKeyValueHeads: 512,
-		VocabSize: 256, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 1e4, HiddenAct: "silu",
+		VocabSize: 256, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 1e4, HiddenAct: "silu", Gated: true,
 	}
 	deep := large
 	deep.HiddenSize, deep.IntermediateSize, deep.NumHiddenLayers, deep.NumAttentionHeads, deep.NumKeyValueHeads = 16, 16, 2_000, 1, 1

@@ -7,6 +7,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"octet/nn"
 	"octet/train"
 )
 
@@ -46,7 +47,8 @@ func writeKey(b *strings.Builder, k key, value reflect.Value) error {
 	if err != nil {
 		return err
 	}
-	writeLine(b, k.name[strings.LastIndexByte(k.name, '.')+1:]+" = "+text, k.doc)
+	doc := strings.Replace(k.doc, "ACTIVATIONS", strings.Trim(fmt.Sprint(nn.Activations()), "[]"), 1)
+	writeLine(b, k.name[strings.LastIndexByte(k.name, '.')+1:]+" = "+text, doc)
 	return nil
 }
 

@@ -32,7 +32,7 @@ func model() Model {
 	m := Model{
 		Config: checkpoint.Config{
 			HiddenSize: dim, IntermediateSize: ffn, NumHiddenLayers: 1, NumAttentionHeads: 2, NumKeyValueHeads: 2,
-			VocabSize: 32, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 1e4, HiddenAct: "silu",
+			VocabSize: 32, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 1e4, HiddenAct: "silu", Gated: true,
 		},
 		ScaleInv: func(name string) (float32, error) {
 			if name == "layers.0.self_attn.input" {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"octet/backend"
@@ -16,9 +17,15 @@ import (
 	"octet/run"
 )
 
+// activations are the values of hidden_act that an export may have. Transformers knows them.
+var activations = []string{"silu", "gelu", "relu"}
+
 // FromRun prepares the weights of a run for an export. If they were trained with Smooth-SwiGLU, it
 // computes the smoothing scales on dev.
 func FromRun(ctx context.Context, w *run.Weights, dev backend.Backend) (Model, error) {
+	if act := w.HF.HiddenAct; !slices.Contains(activations, act) {
+		return Model{}, fmt.Errorf("%s: octet exports models with silu, gelu or relu alone, not %q, which other programs do not know; the weights are in the checkpoint's model.safetensors", w.Path, act)
+	}
 	hostmem.LimitGo()
 	m := Model{Config: w.HF, Param: w.Param}
 	for name, shape := range w.HF.Layout() {

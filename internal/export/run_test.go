@@ -11,6 +11,7 @@ import (
 
 	"octet/backend"
 	_ "octet/backend/emu"
+	"octet/checkpoint"
 	"octet/run"
 )
 
@@ -70,4 +71,10 @@ func TestExportSaysWhatFailed(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrClosed)
 	require.NotContains(t, err.Error(), "which only a run in FP8 stores")
 	require.NoError(t, devices[0].Close())
+}
+
+// An export is for other programs, which do not know registered activations.
+func TestExportRefusesOtherActivations(t *testing.T) {
+	_, err := FromRun(t.Context(), &run.Weights{Path: "runs/mine", HF: checkpoint.Config{HiddenAct: "mine", Gated: true}}, nil)
+	require.ErrorContains(t, err, `runs/mine: octet exports models with silu, gelu or relu alone, not "mine"`)
 }

@@ -19,7 +19,7 @@ import (
 // config does not match the tensors of these tests: package inspect does not require it.
 var config = checkpoint.Config{
 	HiddenSize: 32, IntermediateSize: 48, NumHiddenLayers: 1, NumAttentionHeads: 2, NumKeyValueHeads: 1,
-	VocabSize: 256, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", TorchDType: "float32",
+	VocabSize: 256, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", Gated: true, TorchDType: "float32",
 }
 
 func f32(name string, x ...float32) checkpoint.Tensor {

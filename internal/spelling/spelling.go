@@ -2,7 +2,18 @@
 // a configuration key, a recipe, a backend, a device model.
 package spelling
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
+
+var name = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,39}$`)
+
+// NameRule describes a valid name in an error.
+const NameRule = "at most 40 lower-case letters, digits, - and _, the first a letter"
+
+// IsName reports whether s follows NameRule, so that it can stand in files and messages.
+func IsName(s string) bool { return name.MatchString(s) }
 
 // DidYouMean returns a suggestion to append to an error, "; did you mean cuda?", or ""
 // if no known name is close: one letter in three may be wrong. In dotted names, a
