@@ -72,6 +72,9 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 		fmt.Fprintln(t.err, "octet: stopped before the first step; nothing was changed")
 		return stopped{128 + s}
 	}
+	if errors.Is(err, run.ErrRunExists) {
+		err = fmt.Errorf("%w: name another folder with --out, or resume the run with --resume", err)
+	}
 	if err != nil {
 		return badInput(err)
 	}
@@ -244,6 +247,9 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 	status.Done()
 	caught := signals.received()
 	if trainErr != nil && !(caught != 0 && errors.Is(trainErr, context.Canceled)) {
+		if errors.Is(trainErr, run.ErrResumable) {
+			trainErr = fmt.Errorf("%w with %s train --resume --out %s", trainErr, shellQuote(t.name), shellQuote(r.Dir))
+		}
 		return trainErr
 	}
 	if caught != 0 && last.Step > 0 {

@@ -277,7 +277,7 @@ func TestOwnSource(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	args := append([]string{"train", "--out", dir, "--steps", "2"}, small...)
 	stdout, stderr := succeed(t, args...)
-	require.Contains(t, stderr, "\ncorpus      no Go installation found: training on octet's own source\n")
+	require.Contains(t, stderr, "\ncorpus      octet's own source: no Go installation found\n")
 	require.Contains(t, stdout, "\nfunc ")
 	require.Contains(t, stdout, ` --prompt "func "`)
 	require.Contains(t, read(t, dir, "data.json"), `"octet-source"`)
