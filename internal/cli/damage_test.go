@@ -4,12 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"octet/internal/disk"
 )
 
 // A damaged model is refused by every command that would use it, in one sentence
@@ -122,20 +119,4 @@ func TestDamagedRun(t *testing.T) {
 	require.Contains(t, stderr, "metrics.jsonl ends at step 1: the lines up to step 2 are lost\n")
 	require.Contains(t, stderr, "timing.jsonl ends at step 0: the lines up to step 2 are lost\n")
 	require.Contains(t, read(t, dir, "run.log"), "metrics.jsonl ends at step 1")
-}
-
-// The error of a run that its disk stops ends with the command that resumes it.
-func TestAdviceToResume(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "run")
-	restore := disk.Intercept(func(c disk.Change) error {
-		if c.Op == disk.Write && strings.Contains(c.Path, "step-00000002") {
-			return syscall.ENOSPC
-		}
-		return c.Do()
-	})
-	defer restore()
-	status, _, stderr := octet(trainArgs(corpus(t, 20_000), dir, 3, "checkpoint.every=1")...)
-	require.Equal(t, exitFailed, status)
-	require.True(t, strings.HasSuffix(stderr, "; the last checkpoint is "+filepath.Join(dir, "checkpoints", "step-00000001")+
-		": free some space, then resume the run with octet train --resume --out "+dir+"\n"), stderr)
 }

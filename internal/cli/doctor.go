@@ -37,7 +37,7 @@ func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 			return badInput(err)
 		}
 	}
-	out := t.out
+	out := prose(t.out)
 	if c.Report != "" {
 		f, createErr := os.Create(c.Report)
 		if createErr != nil {
@@ -187,11 +187,11 @@ func (c doctorCmd) conformance(ctx context.Context, out io.Writer, driver backen
 	}
 	fmt.Fprintf(out, "\nconformance of %s: %d passed, %d failed, %d declined\n", c.Backend, passed, failed, declined)
 	if declined > 0 { // mostly formats and layouts of other devices
-		fmt.Fprint(out, "declined:")
+		line := "declined:"
 		for _, op := range slices.Sorted(maps.Keys(declines)) {
-			fmt.Fprintf(out, " %s %d", op, declines[op])
+			line += fmt.Sprintf(" %s %d", op, declines[op])
 		}
-		fmt.Fprintln(out)
+		fmt.Fprintln(out, line)
 	}
 	return failed == 0
 }

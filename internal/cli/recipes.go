@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -53,6 +54,7 @@ func (c recipesCmd) Run(t *terminal) error {
 	case len(c.Names) == 0:
 		return listRecipes(t.out)
 	}
+	var text bytes.Buffer
 	for i, name := range c.Names {
 		r, err := config.FindRecipe(name)
 		if err != nil {
@@ -66,13 +68,14 @@ func (c recipesCmd) Run(t *terminal) error {
 			notes = append(notes, spec.Backend+" does not compute this recipe: it supports only per-tensor scales")
 		}
 		if i > 0 {
-			fmt.Fprintf(t.out, "\n%s\n\n", strings.Repeat("-", 72))
+			fmt.Fprintf(&text, "\n%s\n\n", strings.Repeat("-", 72))
 		}
-		if err := describeRecipe(t.out, r, notes, describedLayers); err != nil {
+		if err := describeRecipe(&text, r, notes, describedLayers); err != nil {
 			return err
 		}
 	}
-	return nil
+	_, err = prose(t.out).Write(text.Bytes())
+	return err
 }
 
 // listRecipes prints a line for each recipe.

@@ -322,7 +322,7 @@ func TestFullDisk(t *testing.T) {
 		cause := `writing the checkpoint of step 4: writing ` + dir + `/checkpoints/step-00000004: model\.safetensors: .*: ` + syscall.ENOSPC.Error()
 		if on == "stop" {
 			require.Equal(t, exitFailed, status)
-			require.Regexp(t, `\noctet: `+cause+`; the last checkpoint is `+dir+`/checkpoints/step-00000002: free some space, then octet train --resume --out `+dir+`\n$`, stderr)
+			require.Regexp(t, `\noctet: `+cause+`; the last checkpoint is `+dir+`/checkpoints/step-00000002: free some space, then resume the run with octet train --resume --out `+dir+`\n$`, stderr)
 		} else {
 			require.Zero(t, status)
 			require.Regexp(t, `\nstep [56]: `+cause+`; training continues and tries again at the next checkpoint\n`, stderr)

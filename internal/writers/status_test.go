@@ -147,6 +147,7 @@ func TestReflow(t *testing.T) {
 		text, want string
 	}{
 		{0, "some words\n", "some words\n"},
+		{9, "  ✗ cuda: not here\n", "  ✗ cuda:\n    not\n    here\n"},
 		{10, "some words\n\nend", "some words\n\nend"},
 		{9, "some words\n", "some\nwords\n"},
 		{20, "data    12 tokens of the text\n", "data    12 tokens of\n        the text\n"},
