@@ -57,7 +57,7 @@ type benchOptimizerCmd struct {
 
 // Help returns the text that bench step --help adds.
 func (benchStepCmd) Help() string {
-	return measured + `No data is read, so any model can be measured.
+	return measured + `No data is read, so any model can be measured. "memory" is what the trainer adds to the process, "planned" what octet plan computes for it; "allocations" are those of Go's heap in one step.
 
 Examples:
   octet bench step                             the embedded default's model

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -138,7 +139,7 @@ func TestHelp(t *testing.T) {
 		require.Equal(t, help, again)
 		require.Contains(t, help, "octet "+command)
 		for line := range strings.Lines(help) {
-			require.LessOrEqual(t, len(strings.TrimSuffix(line, "\n")), 80, line)
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
 		}
 	}
 	status, _, stderr := octet("help", "trian")

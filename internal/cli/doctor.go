@@ -24,7 +24,7 @@ type doctorCmd struct {
 
 // Help returns the text that doctor --help adds.
 func (doctorCmd) Help() string {
-	return `Lists each backend and what it needs, with the fix below what is missing. With --backend, every op runs against the float64 reference; the exit status is 0 if all pass.
+	return `Lists each backend and what it needs, with the fix below what is missing: ✓ is present, ✗ is missing, - is missing and optional. With --backend, every op runs against the float64 reference; the exit status is 0 if all pass.
 
 Examples:
   octet doctor

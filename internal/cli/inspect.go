@@ -24,7 +24,7 @@ type inspectCmd struct {
 
 // Help returns the text that inspect --help adds.
 func (inspectCmd) Help() string {
-	return `"filled" is the newest amax times the scale, as a share of the format's largest value: above 100% the cast saturates. "history" spans the smallest and the largest amax, zeros excluded. "updates" counts the amaxes that are not zero in the window.
+	return `A row stands for n tensors; "amax" is their largest magnitude. "filled" is the newest amax times the scale, as a share of the format's largest value: above 100% the cast saturates. "history" spans the smallest and the largest amax, zeros excluded. "updates" counts the amaxes that are not zero in the window.
 
 Examples:
   octet inspect runs/mine

@@ -21,7 +21,9 @@ type recipesCmd struct {
 
 // Help returns the text that recipes --help adds.
 func (recipesCmd) Help() string {
-	return `Examples:
+	return `A linear layer has three GEMMs in a step: fprop y = x W^T, dgrad dx = dy W, wgrad dW = dy^T x. The table gives the format of each operand, how its scale is chosen and, unless nearest, the rounding. Scales are current (from the tensor's own amax, its largest magnitude), delayed (from the amaxes of earlier updates), smooth (current, for operands that Smooth-SwiGLU scales by channel or token first) or unit (1).
+
+Examples:
   octet recipes
   octet recipes fp8-smooth bf16
   octet recipes fp8-smooth --backend emu:gaudi2
