@@ -96,7 +96,7 @@ var layerNumber = regexp.MustCompile(`\blayers\.\d+\.`)
 // rows of their own.
 func printTensors(out io.Writer, list []inspect.Tensor, kind func(string) string) error {
 	rows := table{columns: []column{
-		{head: "tensor"}, {head: "n"}, {head: "format"}, {head: "amax"}, {head: "zeros"}, {head: "not finite", optional: true},
+		{head: "tensor"}, {head: "n"}, {head: "format"}, {head: "amax"}, {head: "zeros", optional: true}, {head: "not finite", optional: true},
 	}}
 	values := slices.DeleteFunc(slices.Clone(list), inspect.Tensor.IsScale)
 	for _, group := range groupBy(values, func(x inspect.Tensor) string { return fmt.Sprint(kind(x.Name), x.Format, x.Shape) }) {

@@ -10,8 +10,8 @@ import (
 )
 
 // table is a table whose first column names the rows. A terminal that is too narrow shows
-// the short headings and omits the optional columns, the last one first; it then shortens
-// names. Pipes and files get the whole table.
+// the short headings and shortens names, as long as they remain distinct; before that, it
+// omits optional columns, the last one first. Pipes and files get the whole table.
 type table struct {
 	columns []column
 	rows    [][]string
@@ -26,7 +26,7 @@ type column struct {
 // gap is the number of spaces between columns.
 const gap = 2
 
-// minName is the number of characters to which a narrow terminal shortens names at most.
+// minName is the smallest number of characters to which a narrow terminal shortens names.
 const minName = 24
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
@@ -50,19 +50,17 @@ func (t *table) print(to io.Writer) error {
 		}
 	}
 	var omitted []string
-	for i, c := range slices.Backward(t.columns) {
-		if c.optional && tooWide() {
-			for j := range lines {
-				lines[j] = slices.Delete(lines[j], i, i+1)
-			}
-			omitted = slices.Insert(omitted, 0, c.head)
+	for i := len(t.columns) - 1; tooWide() && !shortenNames(lines, limit); i-- {
+		for i >= 0 && !t.columns[i].optional {
+			i--
 		}
-	}
-	if tooWide() {
-		longest := max(minName, limit-widthOf(lines)+widths(lines)[0])
-		for i := range lines {
-			lines[i][0] = shorten(lines[i][0], longest)
+		if i < 0 {
+			break // the terminal breaks the lines
 		}
+		for j := range lines {
+			lines[j] = slices.Delete(lines[j], i, i+1)
+		}
+		omitted = slices.Insert(omitted, 0, t.columns[i].head)
 	}
 	var b strings.Builder
 	all := widths(lines)
@@ -80,6 +78,27 @@ func (t *table) print(to io.Writer) error {
 	}
 	_, err := io.WriteString(to, b.String())
 	return err
+}
+
+// shortenNames shortens the first column so that the lines fit a number of columns. It
+// changes nothing and returns false if names would be too short or no longer distinct.
+func shortenNames(lines [][]string, limit int) bool {
+	longest := widths(lines)[0] + limit - widthOf(lines)
+	if longest < minName {
+		return false
+	}
+	names := map[string]string{} // by their short form
+	for _, line := range lines {
+		short := shorten(line[0], longest)
+		if name, ok := names[short]; ok && name != line[0] {
+			return false
+		}
+		names[short] = line[0]
+	}
+	for _, line := range lines {
+		line[0] = shorten(line[0], longest)
+	}
+	return true
 }
 
 // widths returns the width of each column, in characters.
@@ -101,7 +120,8 @@ func widthOf(lines [][]string) (sum int) {
 	return sum - gap
 }
 
-// shorten replaces the middle of a text with "…" if it has more characters than longest.
+// shorten replaces the middle of a text with "…" if it has more characters than longest,
+// which is at least 1.
 func shorten(text string, longest int) string {
 	runes := []rune(text)
 	if len(runes) <= longest {
