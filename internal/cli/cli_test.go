@@ -144,7 +144,10 @@ func TestHelp(t *testing.T) {
 	}
 	status, _, stderr := octet("help", "trian")
 	require.Equal(t, exitInput, status)
-	require.Contains(t, stderr, "trian")
+	require.Equal(t, "octet: unknown command trian; did you mean train? (octet --help lists the commands)\n", stderr)
+	status, _, stderr = octet("bench", "gem", "--json")
+	require.Equal(t, exitInput, status)
+	require.Equal(t, "octet: unknown command bench gem; did you mean gemm? (octet bench --help lists the commands)\n", stderr)
 }
 
 func TestCompare(t *testing.T) {
