@@ -57,6 +57,7 @@ func Save(dir string, step int, c Contents) (path string, err error) {
 			return "", errors.Join(err, disk.RemoveAll(temp))
 		}
 	}
+	// The rename makes the checkpoint appear, complete.
 	if err := disk.Move(temp, path); err != nil {
 		return "", errors.Join(err, disk.RemoveAll(temp))
 	}

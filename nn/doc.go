@@ -1,5 +1,7 @@
-// Package nn records a Llama-style decoder as a list of ops: the forward pass
-// of every layer and, in the same file, its backward pass.
+// Package nn records the layers of a language model as lists of ops: the forward
+// pass of every layer and, in the same file, its backward pass. [New] declares a
+// Llama-style decoder. A model of other layers declares them on a [Base], as
+// classifier_test.go does: begin there, and with the comment of [Linear].
 //
 //	x ── embed ─┬─ RMSNorm ─ attention ─(+)─┬─ RMSNorm ─ MLP ─(+)─ … ─ RMSNorm ─ head ─ loss
 //	            └────────────────────────┘  └────────────────┘
@@ -40,11 +42,14 @@
 //
 //	model.go      the decoder, top to bottom: read this first
 //	linear.go     the three GEMMs of a linear layer
-//	attention.go  mlp.go  norm.go  head.go   one module each
+//	embed.go  attention.go  mlp.go  norm.go  head.go   one module each
 //	activation.go the MLP's activations, and how to register one
+//	cache.go      keys and values of generation
 //	smooth.go     Smooth-SwiGLU, of the MLP
 //	pass.go       the recording of one pass over the model
-//	slot.go       slots and casts: the copies of a tensor
+//	base.go       what models share: parameters, cached copies of weights, scales
+//	copy.go       slots: the copies of a tensor that its readers need
+//	value.go      a tensor of a pass with its copies, and how casts get scales
 //	scale.go      scale records, amax histories and their update
 //	pack.go       names of scale records in checkpoints
 //	param.go      parameters and their initial values

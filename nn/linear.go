@@ -126,9 +126,13 @@ func (l *Linear) check() error {
 	return nil
 }
 
-// Inputs, Grads and weights return the copies of x, dy and W that the layer reads.
-func (l *Linear) Inputs() []Copy  { return []Copy{l.fprop.a, l.wgrad.b} }
-func (l *Linear) Grads() []Copy   { return []Copy{l.dgrad.a, l.wgrad.a} }
+// Inputs returns the copies of x that the layer reads.
+func (l *Linear) Inputs() []Copy { return []Copy{l.fprop.a, l.wgrad.b} }
+
+// Grads returns the copies of dy that the layer reads.
+func (l *Linear) Grads() []Copy { return []Copy{l.dgrad.a, l.wgrad.a} }
+
+// weights returns the copies of W that the layer reads.
 func (l *Linear) weights() []Copy { return []Copy{l.fprop.b, l.dgrad.b} }
 
 // gradSlot declares the slot of a dy that only l reads.

@@ -100,6 +100,9 @@ func (r Recipe) Describe(w io.Writer, layers int) error {
 			name = ""
 		}
 	}
+	if r.anyCast(layers, func(c Cast) bool { return c.DType.IsFP8() && c.Granularity != PerTensor }) {
+		fmt.Fprintln(t, "row, block scales\tcurrent")
+	}
 	if r.Smooth.On() {
 		fmt.Fprintf(t, "smooth-swiglu\t%s\n", r.Smooth)
 	}
@@ -176,6 +179,9 @@ func (r Recipe) describeCast(g group, gemm, side int) string {
 	c := g.casts[gemm][side]
 	c.Margin = 0 // the table states margins once, at its end
 	s := c.String()
+	if c.Granularity != PerTensor { // the end of the table says so
+		s = strings.Replace(s, " "+Current.String(), "", 1)
+	}
 	operand := [2]Operand{GEMMs[gemm].A, GEMMs[gemm].B}[side]
 	smoothed := operand == Input || operand == Weight && !r.Smooth.Form.PerToken()
 	if r.Smooth.On() && smoothed && len(g.modules) == 1 && g.modules[0] == "mlp.down_proj" && c.DType.IsFP8() {

@@ -1,6 +1,8 @@
 // Package recipe defines the number format of every GEMM operand and of the
 // optimizer state. A recipe is data, the rows of a table: a new recipe, or an
-// exception for one layer, needs no code.
+// exception for one layer, needs no code. [Lookup] returns a recipe by name,
+// [Recipe.Describe] prints its table, and [Register] adds one of your own, which
+// begins as a copy of another with other [Row] values.
 //
 // A linear layer has three GEMMs, each with two operands:
 //
@@ -61,9 +63,10 @@ var operandNames = []string{"", "input", "weight", "grad"}
 
 func (o Operand) String() string { return operandNames[o] }
 
-// ParseGEMM and ParseOperand are the inverses of String; an empty string is
-// the zero value.
-func ParseGEMM(s string) (GEMM, error)       { return parse[GEMM]("GEMM", gemmNames, s) }
+// ParseGEMM is the inverse of String; an empty string is the zero value.
+func ParseGEMM(s string) (GEMM, error) { return parse[GEMM]("GEMM", gemmNames, s) }
+
+// ParseOperand is the inverse of String; an empty string is the zero value.
 func ParseOperand(s string) (Operand, error) { return parse[Operand]("operand", operandNames, s) }
 
 func parse[T ~uint8](what string, names []string, s string) (T, error) {

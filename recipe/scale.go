@@ -63,14 +63,15 @@ var scaleFormatNames = []string{"", "pow2", "fp32", "e8m0"}
 
 func (f ScaleFormat) String() string { return scaleFormatNames[f] }
 
-// ParseScaling, ParseGranularity and ParseScaleFormat are the inverses of
-// String; an empty string is the zero value.
+// ParseScaling is the inverse of String; an empty string is the zero value.
 func ParseScaling(s string) (Scaling, error) { return parse[Scaling]("scaling", scalingNames, s) }
 
+// ParseGranularity is the inverse of String; an empty string is the zero value.
 func ParseGranularity(s string) (Granularity, error) {
 	return parse[Granularity]("granularity", granularityNames, s)
 }
 
+// ParseScaleFormat is the inverse of String; an empty string is the zero value.
 func ParseScaleFormat(s string) (ScaleFormat, error) {
 	return parse[ScaleFormat]("scale format", scaleFormatNames, s)
 }

@@ -89,7 +89,7 @@ func TestStateIsSavedWithoutRecords(t *testing.T) {
 		require.NoError(t, r.Close())
 		require.ErrorContains(t, err, test.name+" has 0 bytes, expected ")
 		saved := filepath.Join(dir, checkpointsDir, fmt.Sprintf("step-%08d", test.saved))
-		require.ErrorContains(t, err, "; the last checkpoint is "+saved+": resume with octet train --resume --out "+dir)
+		require.ErrorContains(t, err, "; the last checkpoint is "+saved+": resume the run")
 		r, err = Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu-spiky", Threads: 1})
 		require.NoError(t, err)
 		require.NotEmpty(t, r.Lost)

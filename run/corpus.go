@@ -25,7 +25,7 @@ func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *dat
 			return nil, "", fmt.Errorf("%w, and data.paths is empty: name a text to train on", err)
 		}
 		corpus, err = data.OpenEmbedded(sources, o)
-		return corpus, "no Go installation found: training on octet's own source", err
+		return corpus, "octet's own source: no Go installation found", err
 	}
 	if err != nil {
 		return nil, "", err

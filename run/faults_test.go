@@ -98,10 +98,11 @@ func TestFailedCheckpoint(t *testing.T) {
 			if on == "stop" {
 				require.ErrorIs(t, err, cause)
 				require.ErrorContains(t, err, "writing the checkpoint of step 4: ")
+				require.ErrorIs(t, err, ErrResumable)
 				if errors.Is(cause, syscall.ENOSPC) || errors.Is(cause, syscall.EDQUOT) {
-					require.ErrorContains(t, err, "step-00000002: free some space, then octet train --resume --out "+dir)
+					require.ErrorContains(t, err, "step-00000002: free some space, then resume the run")
 				} else {
-					require.ErrorContains(t, err, "step-00000002: resume with octet train --resume")
+					require.ErrorContains(t, err, "step-00000002: resume the run")
 				}
 				require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000002")))
 				require.Contains(t, string(log), `"msg":"stopped"`)
@@ -353,8 +354,8 @@ func TestFullBeforeTheFirstCheckpoint(t *testing.T) {
 	defer func() { require.NoError(t, f.Close()) }()
 	r := &Run{folder: f}
 	for cause, advice := range map[error]string{
-		syscall.ENOSPC: ": free some space, then octet train --resume --out " + r.folder.Dir,
-		syscall.EDQUOT: ": free some space, then octet train --resume --out " + r.folder.Dir,
+		syscall.ENOSPC: ": free some space, then resume the run",
+		syscall.EDQUOT: ": free some space, then resume the run",
 		syscall.EIO:    "",
 	} {
 		err := r.withLastCheckpoint(&os.PathError{Op: "write", Path: "metrics.jsonl", Err: cause})

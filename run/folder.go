@@ -42,7 +42,8 @@ type folder struct {
 	made    string      // the topmost folder that this process created; empty if none
 }
 
-// ErrRunExists is the error for a new run in a folder that already holds one.
+// ErrRunExists is the error for a new run in a folder that already holds one: name another
+// folder, or set [Options].Resume.
 var ErrRunExists = errors.New("already holds a run")
 
 // create makes a run folder, which must not hold other files, and writes the resolved
@@ -51,7 +52,7 @@ func create(dir string, c train.Config) (*folder, error) {
 	f := &folder{Dir: dir, made: topmostMissing(dir)}
 	if err := disk.MakeDirs(dir); err != nil {
 		f.removeMade()
-		return nil, fmt.Errorf("the run folder cannot be made: %w; name another one with --out", err)
+		return nil, fmt.Errorf("the run folder cannot be made: %w; name another one", err)
 	}
 	if err := f.lock(); err != nil {
 		f.removeMade()
@@ -92,22 +93,22 @@ func checkVacant(dir string) error {
 // empty checkpoints folder, where a volume may be mounted before the run begins.
 func vacant(dir string) error {
 	if Exists(dir) {
-		return fmt.Errorf("--out %s %w: name another folder, or resume the run with --resume", dir, ErrRunExists)
+		return fmt.Errorf("%s %w", dir, ErrRunExists)
 	}
 	if name := leftover(dir); name != "" {
-		return fmt.Errorf("--out %s holds %s but no %s: put the run's %[3]s back and resume it, or move %[2]s away, or name another folder", dir, name, configFile)
+		return fmt.Errorf("%s holds %s but no %s: put the run's %[3]s back and resume it, or move %[2]s away, or name another folder", dir, name, configFile)
 	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("the run folder cannot be read: %w; name another one with --out", err)
+		return fmt.Errorf("the run folder cannot be read: %w; name another one", err)
 	}
 	for _, e := range entries {
 		output := e.Name() != logFile && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(e.Name()))
 		if !output && !ofFileSystem(e) && e.Name() != checkpointsDir {
-			return fmt.Errorf("--out %s holds %.80q, which is not part of a run: name a new or an empty folder", dir, e.Name())
+			return fmt.Errorf("%s holds %.80q, which is not part of a run: name a new or an empty folder", dir, e.Name())
 		}
 	}
 	return nil
@@ -182,7 +183,7 @@ func (f *folder) checkInPlace() error {
 	if info, err := os.Stat(f.Dir); err == nil && os.SameFile(info, f.info) {
 		return nil
 	}
-	return fmt.Errorf("the run folder %s was moved, removed or replaced: if it was renamed, resume from its last checkpoint with --resume --out and its new name", f.Dir)
+	return fmt.Errorf("the run folder %s was moved, removed or replaced: if it was renamed, resume the run under its new name", f.Dir)
 }
 
 // notARun returns the error for a folder without config.toml.

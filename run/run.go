@@ -349,7 +349,7 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 			return err
 		}
 		if len(skipped) > 0 { // starting at step 0 would truncate all records
-			return fmt.Errorf("all checkpoints of the run are damaged, the newest: %w; start a new run with another --out, or remove %s and %s to restart this run at step 0, which loses the records of its steps", skipped[0].Damage, r.folder.checkpoints(), r.folder.path(logFile))
+			return fmt.Errorf("all checkpoints of the run are damaged, the newest: %w; start a new run in another folder, or remove %s and %s to restart this run at step 0, which loses the records of its steps", skipped[0].Damage, r.folder.checkpoints(), r.folder.path(logFile))
 		}
 		if err := r.folder.checkNoneSaved(); err != nil {
 			return err

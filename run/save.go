@@ -214,18 +214,25 @@ func (r *Run) BestSoFar() (b Best, err error) {
 	return b, err
 }
 
-// withLastCheckpoint adds the last checkpoint to an error, and how to resume from it.
+// ErrResumable is wrapped by an error of Train after which a new process can resume the
+// run: start it again with [Options].Resume.
+var ErrResumable = errors.New("resume the run")
+
+// withLastCheckpoint adds the last checkpoint to an error, and ErrResumable.
 func (r *Run) withLastCheckpoint(err error) error {
 	if r.folder.checkInPlace() != nil { // the folder there is not that of this run
 		return err
 	}
 	path, listErr := r.NewestCheckpoint()
-	safe, next := "the last checkpoint is "+path, fmt.Sprintf(": resume with octet train --resume --out %s", r.folder.Dir)
+	safe := "the last checkpoint is " + path
 	if listErr != nil {
-		safe, next = "there is no checkpoint yet", ""
+		safe = "there is no checkpoint yet"
 	}
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		next = ": free some space, then octet train --resume --out " + r.folder.Dir
+	switch {
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w; %s: free some space, then %w", err, safe, ErrResumable)
+	case listErr != nil:
+		return fmt.Errorf("%w; %s", err, safe)
 	}
-	return fmt.Errorf("%w; %s%s", err, safe, next)
+	return fmt.Errorf("%w; %s: %w", err, safe, ErrResumable)
 }

@@ -1,5 +1,6 @@
 // Package train trains a decoder on one or several ranks: configuration, optimizer,
-// learning-rate schedule, the training step, and the state of a checkpoint.
+// learning-rate schedule, the training step, and the state of a checkpoint. It writes
+// no files: octet/run adds a run folder, records and resume.
 //
 //	c := train.Default()                      // or train.Preset("small")
 //	c.Recipe = "fp8-smooth"

@@ -16,8 +16,8 @@ import (
 // flagsFirst moves the flags of a command before its other arguments, because kong ends a
 // list of arguments at the first flag. The first arguments name the command and its
 // subcommand. flagsFirst joins a flag to its value with "=", because kong takes a value
-// that begins with a hyphen for a flag. An unknown flag is an error that suggests a
-// similar one; kong also suggests dissimilar ones.
+// that begins with a hyphen for a flag. An unknown command or flag is an error that
+// suggests a similar one; kong also suggests dissimilar ones.
 func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 	command, names := app.Node, 0
 	for names < len(args) {
@@ -27,6 +27,14 @@ func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 		}
 		command = command.Children[i]
 		names++
+	}
+	if len(command.Children) > 0 && names < len(args) && !strings.HasPrefix(args[names], "-") {
+		var known []string
+		for _, c := range command.Children {
+			known = append(known, c.Name)
+		}
+		return nil, fmt.Errorf("unknown command %s%s (%s --help lists the commands)",
+			strings.Join(args[:names+1], " "), spelling.DidYouMean(args[names], known), command.FullPath())
 	}
 	if names == 0 {
 		return args, nil

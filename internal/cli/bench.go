@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -56,7 +57,7 @@ type benchOptimizerCmd struct {
 
 // Help returns the text that bench step --help adds.
 func (benchStepCmd) Help() string {
-	return measured + `No data is read, so any model can be measured.
+	return measured + `No data is read, so any model can be measured. "memory" is what the trainer adds to the process, "planned" what octet plan computes for it; "allocations" are those of Go's heap in one step.
 
 Examples:
   octet bench step                             the embedded default's model
@@ -299,11 +300,26 @@ func (c benchStepCmd) Run(ctx context.Context, t *terminal) (err error) {
 	return nil
 }
 
-// printSteps prints the table of steps, with a column for each configuration.
+// printSteps prints the table of steps, with a column for each configuration. A narrow
+// terminal gets several tables.
 func printSteps(w io.Writer, results []bench.Result) {
 	first := results[0]
 	fmt.Fprintf(w, "model %s: %s parameters, %s tokens a step, %d repeats\n",
 		first.Model, writers.Count(first.Parameters), writers.Count(first.Tokens), first.Repeats)
+	const label, cell = 16, 15
+	perTable := len(results)
+	if columns := columnsOf(w); columns > 0 {
+		perTable = max(1, (columns-label)/cell)
+	}
+	for part := range slices.Chunk(results, perTable) {
+		if &part[0] != &results[0] {
+			fmt.Fprintln(w)
+		}
+		printStepTable(w, part, len(results) > 1)
+	}
+}
+
+func printStepTable(w io.Writer, results []bench.Result, several bool) {
 	line := func(name string, value func(bench.Result) string) {
 		fmt.Fprintf(w, "%-16s", name)
 		for _, r := range results {
@@ -316,7 +332,7 @@ func printSteps(w io.Writer, results []bench.Result) {
 	line("step, median", func(r bench.Result) string { return millis(r.Median) })
 	line("  min", func(r bench.Result) string { return millis(r.Min) })
 	line("  max", func(r bench.Result) string { return millis(r.Max) })
-	if len(results) > 1 {
+	if several {
 		line("  ratio of pairs", func(r bench.Result) string { return fmt.Sprintf("%.3f", r.TimeRatio) })
 	}
 	line("GFLOP/s", func(r bench.Result) string { return rateText(r.GFLOPs) })

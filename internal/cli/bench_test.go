@@ -30,9 +30,9 @@ func objects(t *testing.T, args ...string) (peaks, rest []bench.Result) {
 	return peaks, rest
 }
 
-// table returns the lines of a bench's table. It requires the peaks above the table and at
+// benchTable returns the lines of a bench's table. It requires the peaks above the table and at
 // most 80 columns.
-func table(t *testing.T, args ...string) []string {
+func benchTable(t *testing.T, args ...string) []string {
 	t.Helper()
 	out, stderr := succeed(t, append([]string{"bench"}, args...)...)
 	require.Empty(t, stderr)
@@ -45,7 +45,7 @@ func table(t *testing.T, args ...string) []string {
 }
 
 func TestBenchGemm(t *testing.T) {
-	lines := table(t, "gemm", "--seconds", "0", "16x32x48", "--threads", "2", "20x16x16")
+	lines := benchTable(t, "gemm", "--seconds", "0", "16x32x48", "--threads", "2", "20x16x16")
 	require.Len(t, lines, 2+2*3)
 	const rates = `( +[\d.]+ +\d+%){3}$`
 	for i, start := range []string{"16x32x48 +fp8", " +bf16", " +fp32", "20x16x16 +fp8", " +bf16", " +fp32"} {
@@ -59,13 +59,13 @@ func TestBenchGemm(t *testing.T) {
 }
 
 func TestBenchQuantize(t *testing.T) {
-	lines := table(t, "quantize", "16x40", "--seconds", "0", "--threads", "1")
+	lines := benchTable(t, "quantize", "16x40", "--seconds", "0", "--threads", "1")
 	require.Len(t, lines, 1+15)
 	require.Regexp(t, `^bf16 to e5m2, stochastic +16x40 +[\d.]+ ms +[\d.]+ +\d+%$`, lines[1+8])
 }
 
 func TestBenchOptimizer(t *testing.T) {
-	lines := table(t, "optimizer", "2k", "3000", "--seconds", "0", "--threads", "1")
+	lines := benchTable(t, "optimizer", "2k", "3000", "--seconds", "0", "--threads", "1")
 	require.Len(t, lines, 1+6)
 	require.Regexp(t, `^fp16, e4m3, e5m2, stochastic +3000 +[\d.]+ ms +[\d.]+ +\d+%$`, lines[6])
 }
@@ -73,7 +73,7 @@ func TestBenchOptimizer(t *testing.T) {
 func TestBenchStep(t *testing.T) {
 	t.Chdir(t.TempDir())
 	args := append([]string{"step", "--seconds", "0", "--threads", "1"}, small...)
-	lines := table(t, append(args, "--recipe", "bf16,fp8-smooth", "--model", "tiny")...)
+	lines := benchTable(t, append(args, "--recipe", "bf16,fp8-smooth", "--model", "tiny")...)
 	require.Equal(t, "model tiny: 24,160 parameters, 64 tokens a step, 3 repeats", lines[0])
 	require.Regexp(t, `^recipe +bf16 +fp8-smooth$`, lines[1])
 	require.Regexp(t, `^  ratio of pairs +1\.000 +\d+\.\d{3}$`, lines[6])

@@ -114,7 +114,7 @@ func (t *terminal) run(ctx context.Context, args []string) (status int) {
 		k, err = parser.Parse(args)
 	}
 	if err != nil {
-		fmt.Fprintf(t.err, "octet: %v\n", err)
+		fmt.Fprintf(prose(t.err), "octet: %v\n", err)
 		return exitInput
 	}
 	if err := errors.Join(checkBackendNames(k), checkLocalPaths(k)); err != nil {
@@ -178,7 +178,7 @@ func (t *terminal) status(err error) int {
 	if s, ok := errors.AsType[stopped](err); ok {
 		return s.status
 	}
-	fmt.Fprintf(t.err, "octet: %v%s\n", err, openFilesHint(err))
+	fmt.Fprintf(prose(t.err), "octet: %v%s\n", err, openFilesHint(err))
 	if _, ok := errors.AsType[inputError](err); ok {
 		return exitInput
 	}
@@ -224,6 +224,6 @@ func (d device) open() (backend.Backend, error) {
 // reportSkipped prints the damaged checkpoints that are newer than the one in use.
 func (t *terminal) reportSkipped(skipped []checkpoint.Entry) {
 	for _, e := range skipped {
-		fmt.Fprintf(t.err, "octet: skipped a damaged checkpoint: %s: %v\n", e.Path, e.Damage)
+		fmt.Fprintf(prose(t.err), "octet: skipped a damaged checkpoint: %s: %v\n", e.Path, e.Damage)
 	}
 }

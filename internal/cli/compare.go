@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"octet/backend"
 	"octet/internal/compare"
@@ -27,7 +26,7 @@ type compareCmd struct {
 
 // Help returns the text that compare --help adds.
 func (compareCmd) Help() string {
-	return `Both backends run the same program from the same state, on the same data, op by op. Forced: every op of the second backend reads the inputs of the first one's op, so a difference comes from that op alone. Free: each backend reads its own results, and differences accumulate. Both use the formats that both support: compared with emu:gaudi2, emu runs the recipe as adapted to Gaudi 2. The error is the norm of the differences over the norm of the first backend's values.
+	return `Both backends run the same program from the same state, on the same data, op by op. Forced: every op of the second backend reads the inputs of the first one's op, so a difference comes from that op alone. Free: each backend reads its own results, and differences accumulate. Both use the formats that both support: compared with emu:gaudi2, emu runs the recipe as adapted to Gaudi 2. The table counts the tensors of each module that differ. The error is the norm of the differences over the norm of the first backend's values.
 
 Examples:
   octet compare --backend emu --backend emu:amx
@@ -141,13 +140,13 @@ func (c compareCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if c.JSON {
 		return nil
 	}
-	fmt.Fprintf(t.out, "%s against %s: %s, %s, %s of %d, %s tensors written\n",
+	fmt.Fprintf(prose(t.out), "%s against %s: %s, %s, %s of %d, %s tensors written\n",
 		o.B, o.A, cfg.Recipe, cfg.Model.Preset, firstSteps(c.First), cfg.Train.Steps, writers.Count(int64(found[0].tensors)))
 	if found[1].first == nil {
 		fmt.Fprintln(t.out, "no bit differs")
 		return nil
 	}
-	printFirst(t.out, found[1].first)
+	printFirst(prose(t.out), found[1].first)
 	return printComparison(t.out, found)
 }
 
@@ -177,18 +176,21 @@ the first difference, step %d, program %s:
 
 // printComparison prints a row for each module with its largest errors in both modes.
 func printComparison(out io.Writer, found [2]comparison) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nmodule\ttensors\tforced: differ\tlargest error\tfree: differ\tlargest error\tof the result of")
+	rows := table{columns: []column{
+		{head: "module"}, {head: "tensors"}, {head: "forced: differ", short: "forced"}, {head: "largest error", short: "error"},
+		{head: "free: differ", short: "free"}, {head: "largest error", short: "error"}, {head: "of the result of", optional: true},
+	}}
 	for _, name := range found[0].order {
 		forced, free := found[0].rows[name], found[1].rows[name]
 		worst := "-"
 		if free.Differ > 0 {
 			worst = backend.OpKind(free.Worst.Node)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%s\t%s\n", name, forced.Tensors,
-			forced.Differ, errorText(forced), free.Differ, errorText(free), worst)
+		rows.add(name, fmt.Sprint(forced.Tensors), fmt.Sprint(forced.Differ), errorText(forced),
+			fmt.Sprint(free.Differ), errorText(free), worst)
 	}
-	return w.Flush()
+	fmt.Fprintln(out)
+	return rows.print(out)
 }
 
 func firstSteps(n int) string {

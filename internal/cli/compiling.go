@@ -16,7 +16,7 @@ import (
 var compileNoticeAfter = 2 * time.Second
 
 func printCompiling(w io.Writer) {
-	fmt.Fprintln(w, "octet: compiling programs that this machine has not cached; this may take minutes.")
+	fmt.Fprintln(prose(w), "octet: compiling programs that this machine has not cached; this may take minutes.")
 }
 
 // compileNotice is a device that prints a line if loading programs takes long.

@@ -128,7 +128,7 @@ func TestDeviceLostInMidRun(t *testing.T) {
 	require.NotEmpty(t, steps)
 	require.Less(t, steps[0], 5)
 	require.Equal(t, fmt.Sprintf("cuda: copy from the device: device lost: cuEventSynchronize returned 700: an illegal memory access was encountered; "+
-		"only a new process gets the GPU back, start again; the last checkpoint is %s/checkpoints/step-%08d: resume with octet train --resume --out %[1]s", dir, steps[0]),
+		"only a new process gets the GPU back, start again; the last checkpoint is %s/checkpoints/step-%08d: resume the run with octet train --resume --out %[1]s", dir, steps[0]),
 		g.sentence(stderr))
 
 	resume := func(g machine, dir, backend string) (stderr string) {
@@ -197,7 +197,7 @@ func TestOutOfMemoryInMidRun(t *testing.T) {
 	require.Equal(t, exitFailed, status, stderr)
 	require.Regexp(t, `^cuda: allocate temps \(0\.\d+ MiB\), workspace and tables: out of memory: asked for 32\.\d+ MiB, 32\.\d+ MiB of the device's 80 GiB are free `+
 		`\(cuMemAlloc_v2 returned 2: out of memory\); training needs less with a smaller train\.micro_batch or train\.recompute=block; `+
-		`the last checkpoint is .*/checkpoints/step-00000002: resume with octet train --resume --out .*$`, g.sentence(stderr))
+		`the last checkpoint is .*/checkpoints/step-00000002: resume the run with octet train --resume --out .*$`, g.sentence(stderr))
 	require.Equal(t, 2, intactCheckpoints(t, dir)[0])
 	g.succeed("train", "--resume", "--out", dir, "--backend", "cuda", "--json")
 	require.Equal(t, 4, intactCheckpoints(t, dir)[0])

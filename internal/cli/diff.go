@@ -35,7 +35,7 @@ func (c diffCmd) Run(t *terminal) error {
 	} else {
 		var text bytes.Buffer
 		printDifference(&text, d)
-		_, err = (&printable{to: t.out}).Write(text.Bytes())
+		_, err = prose(&printable{to: t.out}).Write(text.Bytes())
 	}
 	if err == nil && !d.Equal() {
 		return stopped{exitFailed}

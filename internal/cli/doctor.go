@@ -24,7 +24,7 @@ type doctorCmd struct {
 
 // Help returns the text that doctor --help adds.
 func (doctorCmd) Help() string {
-	return `Lists each backend and what it needs, with the fix below what is missing. With --backend, every op runs against the float64 reference; the exit status is 0 if all pass.
+	return `Lists each backend and what it needs, with the fix below what is missing: ✓ is present, ✗ is missing, - is missing and optional. With --backend, every op runs against the float64 reference; the exit status is 0 if all pass.
 
 Examples:
   octet doctor
@@ -37,7 +37,7 @@ func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 			return badInput(err)
 		}
 	}
-	out := t.out
+	out := prose(t.out)
 	if c.Report != "" {
 		f, createErr := os.Create(c.Report)
 		if createErr != nil {
@@ -187,11 +187,11 @@ func (c doctorCmd) conformance(ctx context.Context, out io.Writer, driver backen
 	}
 	fmt.Fprintf(out, "\nconformance of %s: %d passed, %d failed, %d declined\n", c.Backend, passed, failed, declined)
 	if declined > 0 { // mostly formats and layouts of other devices
-		fmt.Fprint(out, "declined:")
+		line := "declined:"
 		for _, op := range slices.Sorted(maps.Keys(declines)) {
-			fmt.Fprintf(out, " %s %d", op, declines[op])
+			line += fmt.Sprintf(" %s %d", op, declines[op])
 		}
-		fmt.Fprintln(out)
+		fmt.Fprintln(out, line)
 	}
 	return failed == 0
 }

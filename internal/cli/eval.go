@@ -136,7 +136,7 @@ func (c evalCmd) stream(ctx context.Context, t *terminal, w *run.Weights) (data.
 		return nil, nil, err
 	}
 	if note != "" {
-		fmt.Fprintf(t.err, "validation data: %s\n", note)
+		fmt.Fprintf(prose(t.err), "validation data: %s\n", note)
 	}
 	if corpus.Val == nil || corpus.Val.Len() == 0 {
 		return nil, nil, errors.Join(errors.New("the run's data has no validation part: give data with --data"), corpus.Close())

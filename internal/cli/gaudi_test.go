@@ -180,7 +180,7 @@ func TestGaudiLostInMidRun(t *testing.T) {
 	require.NotEmpty(t, steps, stderr)
 	require.Less(t, steps[0], 5)
 	require.Equal(t, fmt.Sprintf("gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated): Synapse terminated; "+
-		"only a new process gets the device back, start again; the last checkpoint is %s/checkpoints/step-%08d: resume with octet train --resume --out %[1]s", dir, steps[0]),
+		"only a new process gets the device back, start again; the last checkpoint is %s/checkpoints/step-%08d: resume the run with octet train --resume --out %[1]s", dir, steps[0]),
 		g.sentence(stderr))
 
 	never := filepath.Join(t.TempDir(), "never")
@@ -229,7 +229,7 @@ func TestGaudiFailsInMidRun(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "run")
 			status, _, stderr := g.with(c.setting).octet(interrupted("bf16", 5, text, dir, `precision.schedule=[{step=2, recipe="te-delayed"}]`)...)
 			require.Equal(t, exitFailed, status, stderr)
-			require.Regexp(t, c.want+`; the last checkpoint is .*/checkpoints/step-00000002: resume with octet train --resume --out .*$`, g.sentence(stderr))
+			require.Regexp(t, c.want+`; the last checkpoint is .*/checkpoints/step-00000002: resume the run with octet train --resume --out .*$`, g.sentence(stderr))
 			require.Equal(t, 2, intactCheckpoints(t, dir)[0])
 			g.succeed("train", "--resume", "--out", dir, "--backend", "gaudi", "--json")
 			require.Equal(t, 5, intactCheckpoints(t, dir)[0])
@@ -275,7 +275,7 @@ func TestGaudiRankDiesInMidRun(t *testing.T) {
 	require.NoError(t, syscall.Kill(workers[1], syscall.SIGKILL))
 	require.Error(t, run.Wait())
 	require.Equal(t, exitFailed, run.ProcessState.ExitCode())
-	require.Regexp(t, `^gaudi: .*: device lost: the process of rank [01] has ended: signal: killed; the last checkpoint is .*/step-\d+: resume with octet train --resume --out .*$`, g.sentence(stderr.String()))
+	require.Regexp(t, `^gaudi: .*: device lost: the process of rank [01] has ended: signal: killed; the last checkpoint is .*/step-\d+: resume the run with octet train --resume --out .*$`, g.sentence(stderr.String()))
 	ended(t, workers[0])
 
 	next := intactCheckpoints(t, dir)[0] + 2

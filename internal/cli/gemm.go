@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 
 	"octet/backend"
@@ -76,7 +77,7 @@ func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if c.JSON {
 		return json.NewEncoder(t.out).Encode(gemmJSON(a, b, result))
 	}
-	return printMatrix(t.out, result, b.Rows)
+	return printMatrix(prose(t.out), result, b.Rows)
 }
 
 // gemmResult is the output of gemm --json. Bits hold what a JSON number cannot: the sign of
@@ -103,12 +104,8 @@ func gemmJSON(a, b gemm.Matrix, result []float32) gemmResult {
 }
 
 func printMatrix(w io.Writer, result []float32, cols int) error {
-	for i, x := range result {
-		end := " "
-		if i%cols == cols-1 {
-			end = "\n"
-		}
-		if _, err := fmt.Fprintf(w, "%v%s", x, end); err != nil {
+	for row := range slices.Chunk(result, cols) {
+		if _, err := fmt.Fprintln(w, strings.Trim(fmt.Sprint(row), "[]")); err != nil {
 			return err
 		}
 	}

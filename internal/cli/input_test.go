@@ -134,7 +134,7 @@ func TestBadFolders(t *testing.T) {
 	run := filepath.Join(dir, "run")
 	succeed(t, trainArgs(text, run, 1)...)
 	before := names(t, run)
-	refused("already holds a run", trainArgs(text, run, 1)...)
+	refused(run+" already holds a run: name another folder with --out, or resume the run with --resume", trainArgs(text, run, 1)...)
 	require.Equal(t, before, names(t, run))
 
 	unlock, err := checkpoint.Lock(run)

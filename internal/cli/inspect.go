@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"octet/internal/inspect"
 	"octet/internal/writers"
@@ -25,7 +24,7 @@ type inspectCmd struct {
 
 // Help returns the text that inspect --help adds.
 func (inspectCmd) Help() string {
-	return `"filled" is the newest amax times the scale, as a share of the format's largest value: above 100% the cast saturates. "history" spans the smallest and the largest amax, zeros excluded. "updates" counts the amaxes that are not zero in the window.
+	return `A row stands for n tensors; "amax" is their largest magnitude. "filled" is the newest amax times the scale, as a share of the format's largest value: above 100% the cast saturates. "history" spans the smallest and the largest amax, zeros excluded. "updates" counts the amaxes that are not zero in the window.
 
 Examples:
   octet inspect runs/mine
@@ -42,9 +41,9 @@ func (c inspectCmd) Run(t *terminal) (err error) {
 	}
 	out := &printable{to: t.out} // a foreign file may hold names with control characters
 	if s := report.State; s.Version == 0 {
-		fmt.Fprintf(out, "weights     %s\n", report.Path)
+		fmt.Fprintf(prose(out), "weights     %s\n", report.Path)
 	} else {
-		fmt.Fprintf(out, "checkpoint  %s\nwritten by  octet %s on %s\nrecipe      %s, seed %d\nstep        %d, epoch %d, row %d\n",
+		fmt.Fprintf(prose(out), "checkpoint  %s\nwritten by  octet %s on %s\nrecipe      %s, seed %d\nstep        %d, epoch %d, row %d\n",
 			report.Path, s.Octet, s.Backend, s.Recipe, s.Seed, s.Step, s.Position.Epoch, s.Position.Index)
 	}
 	kind := func(name string) string { return name }
@@ -61,7 +60,7 @@ func (c inspectCmd) Run(t *terminal) (err error) {
 		_, err = io.WriteString(out, "\nnothing looks wrong\n")
 		return err
 	}
-	_, err = io.WriteString(out, "\nlook at: "+strings.Join(report.Health, "\nlook at: ")+"\n")
+	_, err = io.WriteString(prose(out), "\nlook at: "+strings.Join(report.Health, "\nlook at: ")+"\n")
 	return err
 }
 
@@ -96,8 +95,9 @@ var layerNumber = regexp.MustCompile(`\blayers\.\d+\.`)
 // amax and the largest share of zeros. An amax includes the tensor's scale; scales have no
 // rows of their own.
 func printTensors(out io.Writer, list []inspect.Tensor, kind func(string) string) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\ntensor\tn\tformat\tamax\tzeros\tnot finite")
+	rows := table{columns: []column{
+		{head: "tensor"}, {head: "n"}, {head: "format"}, {head: "amax"}, {head: "zeros", optional: true}, {head: "not finite", optional: true},
+	}}
 	values := slices.DeleteFunc(slices.Clone(list), inspect.Tensor.IsScale)
 	for _, group := range groupBy(values, func(x inspect.Tensor) string { return fmt.Sprint(kind(x.Name), x.Format, x.Shape) }) {
 		var amax, zeros *writers.Float
@@ -107,10 +107,11 @@ func printTensors(out io.Writer, list []inspect.Tensor, kind func(string) string
 			notFinite += x.NotFinite
 		}
 		first := group[0]
-		fmt.Fprintf(w, "%s\t%d\t%s %v\t%s\t%s\t%s\n", kind(first.Name), len(group), first.Format, first.Shape,
+		rows.add(kind(first.Name), fmt.Sprint(len(group)), fmt.Sprintf("%s %v", first.Format, first.Shape),
 			short(amax), share(zeros), writers.Count(notFinite))
 	}
-	return w.Flush()
+	fmt.Fprintln(out)
+	return rows.print(out)
 }
 
 // printCasts prints a row for the casts of one kind, with the range of their scales and
@@ -119,8 +120,10 @@ func printCasts(out io.Writer, list []inspect.Cast, kind func(string) string) er
 	if len(list) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\ncast\tn\tscale\tfilled\tnewest amax\thistory\tupdates")
+	rows := table{columns: []column{
+		{head: "cast"}, {head: "n"}, {head: "scale"}, {head: "filled"}, {head: "newest amax", short: "amax"},
+		{head: "history", optional: true}, {head: "updates", optional: true},
+	}}
 	for _, group := range groupBy(list, func(x inspect.Cast) string { return kind(x.Name) }) {
 		var minScale, maxScale, fill, newest, lowest, highest *writers.Float
 		updates := 0
@@ -134,10 +137,11 @@ func printCasts(out io.Writer, list []inspect.Cast, kind func(string) string) er
 		if *minScale != *maxScale {
 			scale += " to " + power(*maxScale)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s to %s\t%d of %d\n", kind(group[0].Name), len(group), scale,
-			share(fill), short(newest), short(lowest), short(highest), updates, group[0].Window)
+		rows.add(kind(group[0].Name), fmt.Sprint(len(group)), scale, share(fill), short(newest),
+			short(lowest)+" to "+short(highest), fmt.Sprintf("%d of %d", updates, group[0].Window))
 	}
-	return w.Flush()
+	fmt.Fprintln(out)
+	return rows.print(out)
 }
 
 // groupBy groups a list by key, in the order in which the keys first appear.

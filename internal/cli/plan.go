@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"octet/backend"
@@ -104,7 +105,12 @@ func (c planCmd) Run(t *terminal) error {
 		e.SetIndent("", "  ")
 		return e.Encode(p)
 	}
-	return p.print(t.out, job, spec)
+	var text bytes.Buffer
+	if err := p.print(&text, job, spec); err != nil {
+		return err
+	}
+	_, err = prose(t.out).Write(text.Bytes())
+	return err
 }
 
 func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, memory train.Memory) planned {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,9 @@ type recipesCmd struct {
 
 // Help returns the text that recipes --help adds.
 func (recipesCmd) Help() string {
-	return `Examples:
+	return `A linear layer has three GEMMs in a step: fprop y = x W^T, dgrad dx = dy W, wgrad dW = dy^T x. The table gives the format of each operand, how its scale is chosen and, unless nearest, the rounding. Scales are current (from the tensor's own amax, its largest magnitude), delayed (from the amaxes of earlier updates), smooth (current, for operands that Smooth-SwiGLU scales by channel or token first) or unit (1).
+
+Examples:
   octet recipes
   octet recipes fp8-smooth bf16
   octet recipes fp8-smooth --backend emu:gaudi2
@@ -53,6 +56,7 @@ func (c recipesCmd) Run(t *terminal) error {
 	case len(c.Names) == 0:
 		return listRecipes(t.out)
 	}
+	var text bytes.Buffer
 	for i, name := range c.Names {
 		r, err := config.FindRecipe(name)
 		if err != nil {
@@ -66,13 +70,14 @@ func (c recipesCmd) Run(t *terminal) error {
 			notes = append(notes, spec.Backend+" does not compute this recipe: it supports only per-tensor scales")
 		}
 		if i > 0 {
-			fmt.Fprintf(t.out, "\n%s\n\n", strings.Repeat("-", 72))
+			fmt.Fprintf(&text, "\n%s\n\n", strings.Repeat("-", 72))
 		}
-		if err := describeRecipe(t.out, r, notes, describedLayers); err != nil {
+		if err := describeRecipe(&text, r, notes, describedLayers); err != nil {
 			return err
 		}
 	}
-	return nil
+	_, err = prose(t.out).Write(text.Bytes())
+	return err
 }
 
 // listRecipes prints a line for each recipe.

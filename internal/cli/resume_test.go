@@ -126,7 +126,7 @@ func TestNoIntactCheckpoint(t *testing.T) {
 	require.Empty(t, stdout)
 	requireOneSentence(t, strings.TrimPrefix(stderr, firstLines(stderr)))
 	require.Contains(t, stderr, filepath.Join(checkpoints, "step-00000004", "model.safetensors")+": 3 bytes, the manifest says ")
-	require.Contains(t, stderr, "; start a new run with another --out, or remove "+checkpoints+" and "+filepath.Join(dir, "run.log")+" to restart this run at step 0, which loses the records of its steps\n")
+	require.Contains(t, stderr, "; start a new run in another folder, or remove "+checkpoints+" and "+filepath.Join(dir, "run.log")+" to restart this run at step 0, which loses the records of its steps\n")
 	require.Equal(t, before, names(t, dir))
 	require.Equal(t, records, read(t, dir, "metrics.jsonl"))
 	require.Contains(t, read(t, dir, "config.toml"), "steps = 4")

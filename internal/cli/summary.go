@@ -20,8 +20,7 @@ import (
 
 // printStopped prints where a signal stopped the run, and the command that resumes it.
 func printStopped(t *terminal, r *run.Run, last run.Progress) {
-	text := fmt.Sprintf("octet: stopped after step %d of %d, saved in %s\n", last.Step, last.Steps, last.Checkpoint)
-	fmt.Fprint(t.err, writers.Reflow(text, writers.Columns(t.err)))
+	fmt.Fprintf(prose(t.err), "octet: stopped after step %d of %d, saved in %s\n", last.Step, last.Steps, last.Checkpoint)
 	if last.Evaluated {
 		fmt.Fprintf(t.err, "validation  %s\n", lossText(last.ValLoss, r))
 	}
@@ -37,12 +36,12 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		return err
 	}
 	if last.Step == 0 {
-		fmt.Fprintf(t.out, "nothing to do: all %d steps are done; train longer with --steps N\n", r.Config.Train.Steps)
+		fmt.Fprintf(prose(t.out), "nothing to do: all %d steps are done; train longer with --steps N\n", r.Config.Train.Steps)
 	} else {
 		tokens := r.Tokens()
 		fmt.Fprintf(t.out, "trained     %s tokens in %s\n", writers.Count(tokens), writers.Clock(elapsed))
 		if e, ok := r.Energy(); ok {
-			fmt.Fprintf(t.out, "energy      %s\n", energyText(e, tokens))
+			fmt.Fprintf(prose(t.out), "energy      %s\n", energyText(e, tokens))
 		}
 	}
 	if last.Evaluated {

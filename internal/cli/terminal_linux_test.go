@@ -6,14 +6,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
+	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"octet/checkpoint"
+	"octet/recipe"
 )
 
 // A run whose terminal is closed saves a checkpoint, although it can no longer print.
@@ -141,4 +145,73 @@ func TestNarrowTerminal(t *testing.T) {
 		}
 	}
 	require.Contains(t, lines, "octet: stopping; a second signal quits without saving", "alone on its line")
+}
+
+// onTerminal runs a command line on a pseudo terminal and returns what it shows.
+func onTerminal(t *testing.T, columns uint16, args ...string) string {
+	t.Helper()
+	t.Setenv("TERM", "xterm")
+	master, slave := openTerminal(t)
+	require.NoError(t, unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}))
+	var shown syncBuffer
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(&shown, master) // until the terminal is closed
+	}()
+	(&terminal{name: "octet", out: slave, err: slave, sources: ownSource}).run(t.Context(), args)
+	require.NoError(t, slave.Close())
+	<-done
+	require.NoError(t, master.Close())
+	return strings.ReplaceAll(shown.String(), "\r\n", "\n")
+}
+
+// No command writes a line of more than 80 columns to a terminal of 80, except paths. JSON,
+// dumped programs and generated text are as they are.
+func TestLinesOfATerminal(t *testing.T) {
+	const columns = 80
+	t.Setenv("COLUMNS", "")
+	text, dir := corpus(t, 20_000), t.TempDir()
+	t.Chdir(dir)
+	other := filepath.Join(dir, "other")
+	succeed(t, trainArgs(text, other, 2, "seed=2")...)
+	lines := map[string][]string{ // by command
+		"train": {
+			"train --out run --steps 3 --data " + text + " " + strings.Join(small, " "),
+			"train --dry-run", "train --out run", "train --resume --out none", "train --recipe fp9", "train --no-such-flag",
+			"train --out " + other + " --data " + text, "train --backend emu:h200",
+		},
+		"eval":            {"eval run", "eval none"},
+		"generate":        {"generate run", "generate run --prompt the --tokens 0"},
+		"export":          {"export run --out fp8 --format fp8", "export run --out fp8"},
+		"inspect":         {"inspect run", "inspect run --all", "inspect fp8", "inspect none"},
+		"diff":            {"diff run other", "diff run none"},
+		"plan":            {"plan", "plan --model llama3-8b --backend cuda", "plan --backend gaudi train.ranks=8", "plan --recipe mxfp8 --backend cuda"},
+		"recipes":         {"recipes", "recipes --backend emu", "recipes fp8-smooth --backend emu:gaudi2", "recipes " + strings.Join(recipe.Names(), " ")},
+		"compare":         {"compare --backend emu --backend emu:h100 --data " + text + " " + strings.Join(small, " "), "compare --backend emu"},
+		"gemm":            {"gemm --shape 3x16x64", "gemm --backend emu:h100 --explain 0,0", "gemm --backend emu --explain 0,0"},
+		"bench step":      {"bench step --seconds 0 --recipe bf16,fp8-smooth,fp8-delayed,fp8-current,te-current " + strings.Join(small, " ")},
+		"bench gemm":      {"bench gemm --seconds 0 16x32x48"},
+		"bench quantize":  {"bench quantize --seconds 0 16x32"},
+		"bench optimizer": {"bench optimizer --seconds 0 3000"},
+		"doctor":          {"doctor", "doctor --backend cuda:65535", "doctor --backend emu:h900"},
+		"version":         {"version"},
+	}
+	sample := regexp.MustCompile(`(?s)\n\nthe \d.*\n\ncheckpoint`)
+	parser, err := kong.New(&commands{}, kong.Vars{})
+	require.NoError(t, err)
+	for _, leaf := range parser.Model.Leaves(true) {
+		name := leaf.Path()
+		require.Contains(t, lines, name, "give command lines for a new command")
+		for _, line := range append(lines[name], name+" --help", name+" --nothing") {
+			shown := onTerminal(t, columns, strings.Fields(line)...)
+			require.NotEmpty(t, shown, line)
+			shown = sample.ReplaceAllString(shown, "\n\ncheckpoint")
+			for _, l := range strings.FieldsFunc(shown, func(r rune) bool { return r == '\n' || r == '\r' }) {
+				if utf8.RuneCountInString(l) > columns {
+					require.Contains(t, strings.Fields(l)[len(strings.Fields(l))-1], os.TempDir(), "octet %s", line)
+				}
+			}
+		}
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"octet/infer"
+	"octet/internal/writers"
 )
 
 // writeText prints a prompt of bytes, its continuation token by token, and a newline.
@@ -117,4 +118,21 @@ func doubleQuote(s string) string {
 		return `"` + s + `"`
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// wrapComments breaks the comments of a TOML text that are longer than a number of columns.
+// With 0 columns it changes nothing.
+func wrapComments(text string, columns int) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		at := strings.LastIndex(line, "# ")
+		indent := utf8.RuneCountInString(line[:max(at, 0)])
+		if width := columns - indent - len("# "); at > 0 && width > minName {
+			next := "\n" + strings.Repeat(" ", indent) + "# "
+			comment := writers.Reflow(strings.TrimSuffix(line[at+len("# "):], "\n"), width)
+			line = line[:at] + "# " + strings.ReplaceAll(comment, "\n", next) + "\n"
+		}
+		out.WriteString(line)
+	}
+	return out.String()
 }

@@ -57,7 +57,7 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 		if err != nil {
 			return badInput(err)
 		}
-		_, err = t.out.Write(text)
+		_, err = io.WriteString(t.out, wrapComments(string(text), columnsOf(t.out)))
 		return err
 	}
 	status := writers.NewStatusLine(t.err)
@@ -72,6 +72,9 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 		fmt.Fprintln(t.err, "octet: stopped before the first step; nothing was changed")
 		return stopped{128 + s}
 	}
+	if errors.Is(err, run.ErrRunExists) {
+		err = fmt.Errorf("%w: name another folder with --out, or resume the run with --resume", err)
+	}
 	if err != nil {
 		return badInput(err)
 	}
@@ -82,7 +85,7 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 // carries a status, closed prints the other one, since status would not.
 func (t *terminal) closed(err, closing error) error {
 	if _, ok := errors.AsType[stopped](err); ok && closing != nil {
-		fmt.Fprintf(t.err, "octet: %v\n", closing)
+		fmt.Fprintf(prose(t.err), "octet: %v\n", closing)
 	}
 	return errors.Join(err, closing)
 }
@@ -135,8 +138,7 @@ func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.R
 		return nil, err
 	}
 	announce := sync.OnceFunc(func() {
-		text := fmt.Sprintf("octet: training on %s (%s). Ctrl-C saves.\n", backendName(driver.Name, device), t.backendReason(o.Backend, driver))
-		_, _ = io.WriteString(t.err, writers.Reflow(text, writers.Columns(t.err))) // a closed output does not stop a run
+		fmt.Fprintf(prose(t.err), "octet: training on %s (%s). Ctrl-C saves.\n", backendName(driver.Name, device), t.backendReason(o.Backend, driver))
 	})
 	o.Compiling = func() func() {
 		timer := time.AfterFunc(compileNoticeAfter, func() {
@@ -244,6 +246,9 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 	status.Done()
 	caught := signals.received()
 	if trainErr != nil && !(caught != 0 && errors.Is(trainErr, context.Canceled)) {
+		if errors.Is(trainErr, run.ErrResumable) {
+			trainErr = fmt.Errorf("%w with %s train --resume --out %s", trainErr, shellQuote(t.name), shellQuote(r.Dir))
+		}
 		return trainErr
 	}
 	if caught != 0 && last.Step > 0 {

@@ -277,7 +277,7 @@ func TestOwnSource(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	args := append([]string{"train", "--out", dir, "--steps", "2"}, small...)
 	stdout, stderr := succeed(t, args...)
-	require.Contains(t, stderr, "\ncorpus      no Go installation found: training on octet's own source\n")
+	require.Contains(t, stderr, "\ncorpus      octet's own source: no Go installation found\n")
 	require.Contains(t, stdout, "\nfunc ")
 	require.Contains(t, stdout, ` --prompt "func "`)
 	require.Contains(t, read(t, dir, "data.json"), `"octet-source"`)
@@ -322,7 +322,7 @@ func TestFullDisk(t *testing.T) {
 		cause := `writing the checkpoint of step 4: writing ` + dir + `/checkpoints/step-00000004: model\.safetensors: .*: ` + syscall.ENOSPC.Error()
 		if on == "stop" {
 			require.Equal(t, exitFailed, status)
-			require.Regexp(t, `\noctet: `+cause+`; the last checkpoint is `+dir+`/checkpoints/step-00000002: free some space, then octet train --resume --out `+dir+`\n$`, stderr)
+			require.Regexp(t, `\noctet: `+cause+`; the last checkpoint is `+dir+`/checkpoints/step-00000002: free some space, then resume the run with octet train --resume --out `+dir+`\n$`, stderr)
 		} else {
 			require.Zero(t, status)
 			require.Regexp(t, `\nstep [56]: `+cause+`; training continues and tries again at the next checkpoint\n`, stderr)

@@ -9,7 +9,7 @@ import (
 type versionCmd struct{}
 
 func (versionCmd) Run(t *terminal) error {
-	fmt.Fprintf(t.out, "octet %s, %s %s/%s, %s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, tags())
+	fmt.Fprintf(prose(t.out), "octet %s, %s %s/%s, %s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, tags())
 	return nil
 }
 

@@ -36,7 +36,7 @@ func (s Status) fields() []string {
 	fields := []string{
 		fmt.Sprintf("step %d/%d", s.Step, s.Steps),
 		"loss " + number(s.Loss, "%.4f"),
-		"|g| " + number(s.GradNorm, "%.3g"),
+		"|g| " + strings.TrimSuffix(number(s.GradNorm, "%#.3g"), "."),
 		"lr " + number(s.LR, "%.1e"),
 		tokens + " tok/s",
 		Quantity(s.FlopsPerSec, "FLOP/s"),

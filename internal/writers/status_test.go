@@ -19,10 +19,14 @@ var someStatus = Status{
 }
 
 func TestStatusString(t *testing.T) {
-	require.Equal(t, "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  31 MB  ETA 0:42", someStatus.String())
+	require.Equal(t, "step 120/400  loss 2.4312  |g| 0.830  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  31 MB  ETA 0:42", someStatus.String())
 	s := someStatus
 	s.MFU = new(0.344)
 	require.Contains(t, s.String(), "71 GFLOP/s  mfu 34%  31 MB", "the share is that of the last interval, not of this rate")
+	for norm, want := range map[float64]string{1: "1.00", 0.979: "0.979", 99.96: "100", 123456: "1.23e+05"} {
+		s.GradNorm = norm
+		require.Contains(t, s.String(), "  |g| "+want+"  ")
+	}
 	s = Status{Loss: math.NaN(), GradNorm: math.Inf(1), TokensPerSec: math.Inf(1), FlopsPerSec: math.NaN()}
 	require.Equal(t, "step 0/0  loss nan  |g| inf  lr 0.0e+00  inf tok/s  nan FLOP/s  0 B  ETA -:--", s.String())
 }
@@ -30,9 +34,9 @@ func TestStatusString(t *testing.T) {
 func TestStatusFit(t *testing.T) {
 	for columns, want := range map[int]string{
 		1000: someStatus.String(),
-		90:   "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  31 MB  ETA 0:42",
-		89:   "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  ETA 0:42",
-		79:   "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  ETA 0:42",
+		91:   "step 120/400  loss 2.4312  |g| 0.830  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  31 MB  ETA 0:42",
+		90:   "step 120/400  loss 2.4312  |g| 0.830  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  ETA 0:42",
+		80:   "step 120/400  loss 2.4312  |g| 0.830  lr 2.7e-03  18,204 tok/s  ETA 0:42",
 		40:   "step 120/400  loss 2.4312  ETA 0:42",
 		34:   "step 120/400  ETA 0:42",
 		21:   "step 120/400",
@@ -47,12 +51,12 @@ func TestStatusFit(t *testing.T) {
 func TestStatusOfADevice(t *testing.T) {
 	s := someStatus
 	s.Utilization, s.Power, s.Temperature = new(0.974), new(612.3), new(61.0)
-	const line = "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  31 MB"
+	const line = "step 120/400  loss 2.4312  |g| 0.830  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  31 MB"
 	for columns, want := range map[int]string{
-		113: line + "  97% busy  612 W  61 C  ETA 0:42",
-		112: line + "  97% busy  612 W  ETA 0:42",
-		106: line + "  97% busy  ETA 0:42",
-		99:  line + "  ETA 0:42",
+		114: line + "  97% busy  612 W  61 C  ETA 0:42",
+		113: line + "  97% busy  612 W  ETA 0:42",
+		107: line + "  97% busy  ETA 0:42",
+		100: line + "  ETA 0:42",
 	} {
 		require.Equal(t, want, s.fit(columns), columns)
 	}
@@ -143,6 +147,7 @@ func TestReflow(t *testing.T) {
 		text, want string
 	}{
 		{0, "some words\n", "some words\n"},
+		{9, "  ✗ cuda: not here\n", "  ✗ cuda:\n    not\n    here\n"},
 		{10, "some words\n\nend", "some words\n\nend"},
 		{9, "some words\n", "some\nwords\n"},
 		{20, "data    12 tokens of the text\n", "data    12 tokens of\n        the text\n"},

@@ -55,11 +55,16 @@ func Reflow(text string, columns int) string {
 	return out.String()
 }
 
-// hangingIndent returns the column at which the second field of a line begins, or the first
-// of an indented line; 0 for a line of one field.
+// hangingIndent returns the column at which the text of a line begins after a mark of octet
+// doctor; else the first field of an indented line, or the second field; 0 for a line of one
+// field.
 func hangingIndent(line string) int {
 	first := strings.TrimLeft(line, " ")
-	if lead := len(line) - len(first); lead > 0 {
+	lead := len(line) - len(first)
+	if mark, _, _ := strings.Cut(first, " "); strings.Contains("✓✗-", mark) && mark != "" {
+		return lead + 2
+	}
+	if lead > 0 {
 		return lead
 	}
 	head, rest, ok := strings.Cut(line, "  ")
