@@ -147,7 +147,7 @@ func (b *Base) CastWeights(p *Pass) {
 	}
 	for _, l := range b.linears {
 		if l.copies != nil {
-			l.castWeight(p.At(l.scope))
+			l.castWeight(p.At(l.Scope))
 		}
 	}
 	for _, l := range b.mlps {

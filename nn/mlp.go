@@ -36,10 +36,10 @@ type MLPShape struct {
 func (b *Base) MLP(scope string, c MLPShape) *MLP {
 	l := &MLP{scope: scope, ffn: c.FFN, layer: len(b.mlps)}
 	b.mlps = append(b.mlps, l)
-	l.up = b.linear(scope+".up_proj", c.Dim, c.FFN, c.InitStd)
+	l.up = b.linear(recipe.Layer{Scope: scope + ".up_proj"}, c.Dim, c.FFN, c.InitStd)
 	inputs := l.up.Inputs()
 	if c.Activation.gated() {
-		l.gate = b.linear(scope+".gate_proj", c.Dim, c.FFN, c.InitStd)
+		l.gate = b.linear(recipe.Layer{Scope: scope + ".gate_proj"}, c.Dim, c.FFN, c.InitStd)
 		inputs = append(inputs, l.gate.Inputs()...)
 		l.dGate = b.gradSlot(l.gate)
 		b.cacheWeights(l.gate)
@@ -47,12 +47,12 @@ func (b *Base) MLP(scope string, c MLPShape) *MLP {
 	if c.Activation == ReLU {
 		l.kind = backend.ReLU
 	}
-	l.down = b.linear(scope+".down_proj", c.FFN, c.Dim, c.OutStd)
+	l.down = b.linear(recipe.Layer{Scope: scope + ".down_proj", Hidden: true}, c.FFN, c.Dim, c.OutStd)
 	l.input = b.Slot(scope+".input", inputs...)
 	l.hidden = b.Slot(scope+".hidden", l.down.Inputs()...)
 	l.dUp = b.gradSlot(l.up)
 	b.cacheWeights(l.up)
-	if c.Activation == SmoothSwiGLU && (l.down.fprop.a.DType.IsFP8() || l.down.wgrad.b.DType.IsFP8()) {
+	if c.Activation == SmoothSwiGLU && b.Recipe.QuantizesHidden(l.down.Layer) {
 		l.smooth = b.Recipe.Smooth
 	}
 	if l.smooth.On() && !l.smooth.Form.PerToken() {
@@ -75,7 +75,7 @@ func (l *MLP) OutputGrad(b *Base) *Slot {
 		l.tokens = b.gradSlot(l.down)
 		return b.Slot(l.scope+".output.grad", b.Plain())
 	}
-	return b.Slot(l.down.scope+".grad", append(l.down.Grads(), b.Plain())...)
+	return b.Slot(l.down.Scope+".grad", append(l.down.Grads(), b.Plain())...)
 }
 
 type mlpSaved struct {

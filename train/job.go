@@ -2,7 +2,6 @@ package train
 
 import (
 	"fmt"
-	"strings"
 
 	"octet/backend"
 	"octet/fp8"
@@ -237,15 +236,11 @@ func (j *Job) recordHealth() *backend.Program {
 
 // recompute applies train.recompute to the programs with a backward.
 func (j *Job) recompute() error {
+	attention := j.Model.AttentionOf()
 	group := map[string]func(*backend.Node) string{
-		"none":  nil,
-		"block": func(n *backend.Node) string { return n.Block },
-		"attention": func(n *backend.Node) string {
-			if layer, _, ok := strings.Cut(n.Scope, ".self_attn"); ok {
-				return layer
-			}
-			return ""
-		},
+		"none":      nil,
+		"block":     func(n *backend.Node) string { return n.Block },
+		"attention": func(n *backend.Node) string { return attention(n.Scope) },
 	}[j.Config.Train.Recompute]
 	if group == nil {
 		return nil
