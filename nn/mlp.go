@@ -149,22 +149,3 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
 	l.gate.Dgrad(q, dGate, dx, true)
 	return dx
 }
-
-// MLPAndGrads appends the forward and backward of one layer's MLP alone, for
-// the study of one layer. x is its normalised input and dy the gradient of its
-// output, both [tokens, dim] in FP32. It returns the output and the gradient of
-// x; the weights' gradients go to Param.Grad.
-func (m *Model) MLPAndGrads(p *Pass, layer int, x, dy *backend.Tensor) (y, dx *backend.Tensor) {
-	if p.First {
-		m.ClearMaxima(p)
-	}
-	l := m.layers[layer]
-	cast := func(p *Pass, t *backend.Tensor, to *Slot) *Value {
-		return p.Store(to, t.Rows(), t.Cols(), func(out []backend.Cast) backend.Op {
-			return &backend.Quantize{X: t, Out: out}
-		})
-	}
-	y, saved := l.mlp.Forward(p, cast(p, x, l.mlp.input), nil)
-	q := p.Backward()
-	return y, l.mlp.Backward(q, saved, cast(q, dy, l.out))
-}
