@@ -38,7 +38,7 @@ type Job struct {
 	Health    *backend.Program // measures casts and channels; nil without train.health_every
 
 	health    *nn.Health
-	optimizer optimizer
+	optimizer *AdamW
 	sharded   map[*backend.Tensor]bool // tensors that are sharded over the ranks
 	localAmax bool                     // for tests: amaxes are not reduced over ranks
 }
@@ -84,8 +84,7 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	}
 	j := &Job{
 		Config: c, Device: s, Recipe: r, Notes: notes, Phases: phases, Phase: phase,
-		Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{},
-		sharded: map[*backend.Tensor]bool{}, localAmax: localAmax,
+		Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{}, localAmax: localAmax,
 	}
 	shape := c.ModelConfig()
 	shape.Shards = c.shards()
@@ -99,10 +98,9 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	j.Control = j.Vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 	j.Loss = j.Vars.Tensor(backend.Output, "loss", fp8.F32, 1)
 	j.EvalLoss = j.Vars.Tensor(backend.Output, "eval_loss", fp8.F32, 1)
-	j.GradNorm = j.Vars.Tensor(backend.Output, "grad_norm", fp8.F32, 1)
-	j.Skip = j.Vars.Tensor(backend.Output, "skip", fp8.I32, 1)
-	j.Step = j.Vars.Tensor(backend.State, "optimizer.step", fp8.I32, 1)
-	j.optimizer = newOptimizer(j)
+	j.optimizer = NewAdamW(j.Model.Base, c.Optimizer)
+	j.GradNorm, j.Skip, j.Step = j.optimizer.GradNorm, j.optimizer.Skip, j.optimizer.Step
+	j.listShards()
 
 	for i := range c.Train.Accumulate {
 		v := Variant{First: i == 0, Last: i == c.Train.Accumulate-1}
@@ -162,18 +160,14 @@ func (j *Job) recordMicro(v Variant) *backend.Program {
 	return p
 }
 
-// recordUpdate records reductions first, since everything else depends on them,
-// then StepGate, the updates that it gates, and scales before the casts that use
-// them.
+// recordUpdate records reductions first, since everything else depends on them.
 func (j *Job) recordUpdate() *backend.Program {
 	p := j.Vars.Program("update").Phase(backend.Update)
 	j.reduceRecords(p)
 	if j.Config.Train.Ranks > 1 {
 		comm(p).Add(&backend.AllReduce{X: j.Loss, Reduce: backend.ReduceSum})
 	}
-	j.optimizer.record(j, p)
-	j.Model.UpdateScales(p, j.Skip)
-	j.Model.CastWeights(j.pass(p, nn.Train))
+	j.optimizer.Update(j.pass(p, nn.Train))
 	return p
 }
 
