@@ -29,7 +29,8 @@ type Head struct {
 }
 
 // Head declares a head for a vocabulary, padded to a multiple of 16 rows.
-// Its parameter is scope + ".weight".
+// Its parameter is scope + ".weight". The rows of the built-in recipes leave the compute
+// format to a head whose scope is lm_head.
 func (b *Base) Head(scope string, vocab, dim int, std float64) *Head {
 	w := b.param(scope+".weight", false, std, padded(vocab), dim)
 	w.Rows = vocab
@@ -55,6 +56,9 @@ func (b *Base) newHead(scope string, w *Param, tied *Embedding) *Head {
 	h.input = b.Slot(scope+".input", h.Inputs()...)
 	return h
 }
+
+// Input returns the slot that the head reads.
+func (h *Head) Input() *Slot { return h.input }
 
 // check reports a recipe whose rows match the head.
 func (h *Head) check(r recipe.Recipe) error {

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"octet/backend"
-	"octet/fp8"
 	"octet/recipe"
 )
 
@@ -25,8 +24,11 @@ func (b *Base) Linears() []recipe.Layer {
 // not depend on the recipe. An empty activation counts as SwiGLU.
 func (c Config) Linears() ([]recipe.Layer, error) {
 	c.Activation, c.Shards = cmp.Or(c.Activation, SwiGLU), 0
-	plain := recipe.Optimizer{Master: fp8.F32, M1: fp8.F32, M2: fp8.F32}
-	m, err := New(c, recipe.Recipe{Compute: fp8.F32, Optimizer: plain, History: 1}, backend.NewVars())
+	plain, err := recipe.Lookup("fp32")
+	if err != nil {
+		return nil, err
+	}
+	m, err := New(c, plain, backend.NewVars())
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ type Job struct {
 	Phases []Phase       // of the whole run
 	Phase  int           // index of this job's phase
 	Vars   *backend.Vars
-	Model  *nn.Model
+	Model  *nn.Base // the layers of the model
 
 	// Inputs of every micro-batch: I32 [MicroBatch·Seq] ids, and step.control.
 	Tokens, Targets, Control *backend.Tensor
@@ -37,6 +37,7 @@ type Job struct {
 	Eval      *backend.Program
 	Health    *backend.Program // measures casts and channels; nil without train.health_every
 
+	network   Network
 	health    *nn.Health
 	optimizer *AdamW
 	sharded   map[*backend.Tensor]bool // tensors that are sharded over the ranks
@@ -86,9 +87,7 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 		Config: c, Device: s, Recipe: r, Notes: notes, Phases: phases, Phase: phase,
 		Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{}, localAmax: localAmax,
 	}
-	shape := c.ModelConfig()
-	shape.Shards = c.shards()
-	if j.Model, err = nn.New(shape, r, j.Vars); err != nil {
+	if j.Model, j.network, err = c.network(r, j.Vars); err != nil {
 		return nil, err
 	}
 	j.Model.DeclareGrads()
@@ -98,7 +97,7 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	j.Control = j.Vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 	j.Loss = j.Vars.Tensor(backend.Output, "loss", fp8.F32, 1)
 	j.EvalLoss = j.Vars.Tensor(backend.Output, "eval_loss", fp8.F32, 1)
-	j.optimizer = NewAdamW(j.Model.Base, c.Optimizer)
+	j.optimizer = NewAdamW(j.Model, c.Optimizer)
 	j.GradNorm, j.Skip, j.Step = j.optimizer.GradNorm, j.optimizer.Skip, j.optimizer.Step
 	j.listShards()
 
@@ -155,7 +154,7 @@ func (j *Job) recordMicro(v Variant) *backend.Program {
 	p := j.Vars.Program(v.String())
 	pass := j.pass(p, nn.Train)
 	pass.First, pass.Last = v.First, v.Last
-	losses := j.Model.LossAndGrads(pass, j.Tokens, j.Targets)
+	losses := j.network.LossAndGrads(pass, j.Tokens, j.Targets)
 	p.Add(&backend.Sum{X: losses, Out: j.Loss, Accumulate: !v.First})
 	return p
 }
@@ -195,7 +194,7 @@ func (j *Job) recordCalibrate() *backend.Program {
 	pass := j.pass(p, nn.Calibrate)
 	pass.Last = false // the gradients need no reduction over ranks
 	j.Model.CastWeights(pass)
-	losses := j.Model.LossAndGrads(pass, j.Tokens, j.Targets)
+	losses := j.network.LossAndGrads(pass, j.Tokens, j.Targets)
 	p.Add(&backend.Sum{X: losses, Out: j.Loss})
 	j.reduceRecords(p)
 	j.Model.UpdateScales(p, nil)
@@ -210,7 +209,7 @@ func (j *Job) recordPrepare() *backend.Program {
 
 func (j *Job) recordEval() *backend.Program {
 	p := j.Vars.Program("eval")
-	losses := j.Model.Loss(j.pass(p, nn.Frozen), j.Tokens, j.Targets)
+	losses := j.network.Loss(j.pass(p, nn.Frozen), j.Tokens, j.Targets)
 	p.Add(&backend.Sum{X: losses, Out: j.EvalLoss})
 	return p
 }
@@ -224,7 +223,7 @@ func (j *Job) recordHealth() *backend.Program {
 	pass := j.pass(p, nn.Train)
 	pass.Last, pass.Health = false, j.health
 	j.Model.WeightHealth(pass)
-	j.Model.LossAndGrads(pass, j.Tokens, j.Targets)
+	j.network.LossAndGrads(pass, j.Tokens, j.Targets)
 	return p
 }
 

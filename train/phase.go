@@ -36,7 +36,7 @@ func (c Config) Phases() ([]Phase, error) {
 // checkRows reports a row that has no effect under any recipe of the run.
 func checkRows(phases []Phase) error {
 	c := phases[0].Config
-	layers, err := c.ModelConfig().Linears()
+	layers, err := c.linears()
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (c *Config) dropUnusedSmooth() error {
 	if err != nil {
 		return err
 	}
-	layers, err := c.ModelConfig().Linears()
+	layers, err := c.linears()
 	if err != nil || slices.ContainsFunc(layers, r.QuantizesHidden) {
 		return err
 	}

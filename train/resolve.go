@@ -70,7 +70,7 @@ func (c *Config) Resolve() error {
 	if err := c.Validate(recipe.Names()); err != nil {
 		return err
 	}
-	layers, err := c.ModelConfig().Linears()
+	layers, err := c.linears()
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	if err != nil {
 		return r, nil, err
 	}
-	layers, err := c.ModelConfig().Linears()
+	layers, err := c.linears()
 	if err != nil {
 		return r, nil, err
 	}

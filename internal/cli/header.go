@@ -56,7 +56,7 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 	}
 	groups := r.Trainer.ParamGroups()
 	line("parameters", "%s: %s", writers.Count(totalOf(groups)), list(groups, writers.Count))
-	if padded := r.Trainer.Model.Config.PaddedVocab(); padded != r.Config.Model.Vocab {
+	if padded := r.Config.ModelConfig().PaddedVocab(); padded != r.Config.Model.Vocab {
 		line("vocabulary", "%d, padded to %d for the matrix units", r.Config.Model.Vocab, padded)
 	}
 	hostText := ""
