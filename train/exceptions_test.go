@@ -102,7 +102,7 @@ func TestScopesMustMatch(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.7.mlp.*", Format: "bf16"}}
 	_, err := NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, `scope "layers.7.mlp.*" matches none of the linear layers, layers.0.self_attn.q_proj to lm_head; use one of the paths layers.*.self_attn.q_proj, `)
+	require.ErrorContains(t, err, `scope "layers.7.mlp.*" matches none of the linear layers up to layers.1.mlp.down_proj; use one of the paths layers.*.self_attn.q_proj, `)
 }
 
 func TestSmoothingRefuses(t *testing.T) {

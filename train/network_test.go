@@ -128,7 +128,7 @@ func TestOwnNetworkIsChecked(t *testing.T) {
 	c.Network = newOwn
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.*", Format: "bf16"}}
 	_, err := NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, `scope "layers.0.*" matches none of the linear layers, up to lm_head; use one of the paths up, down, lm_head, where`)
+	require.ErrorContains(t, err, `scope "layers.0.*" matches none of the linear layers up to down; use one of the paths up, down, lm_head, where`)
 	c.Precision.Rows = []PrecisionRow{{Scope: "lm_head", Format: "e4m3"}}
 	_, err = NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "matches lm_head, whose GEMMs run in bf16")

@@ -95,16 +95,19 @@ func (c *Config) Resolve() error {
 // checkScope returns an error for a row that matches no linear layer of the model, or gives
 // a head another format than compute. The error continues "scope X".
 func checkScope(row PrecisionRow, layers []recipe.Layer, compute string) error {
-	found := false
+	found, last := false, ""
 	for _, l := range layers {
+		if !l.Head {
+			last = l.Scope
+		}
 		matched, _ := path.Match(row.Scope, l.Scope)
 		if found = found || matched; matched && l.Head && row.Format != "" && row.Format != compute {
 			return fmt.Errorf("matches %s, whose GEMMs run in %s; use scope = \"layers.*\" for the decoder layers alone", l.Scope, compute)
 		}
 	}
 	if !found {
-		return fmt.Errorf("matches none of the linear layers, %s to %s; use one of the paths %s, where * matches anything",
-			layers[0].Scope, layers[len(layers)-1].Scope, strings.Join(recipe.Paths(layers), ", "))
+		return fmt.Errorf("matches none of the linear layers up to %s; use one of the paths %s, where * matches anything",
+			last, strings.Join(recipe.Paths(layers), ", "))
 	}
 	return nil
 }
