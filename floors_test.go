@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -134,6 +135,44 @@ func TestInitFunctionsStartNothing(t *testing.T) {
 				return true
 			})
 		}
+	}
+	require.Positive(t, found)
+}
+
+// moduleNames are the names of modules in checkpoints of Hugging Face's Llama.
+var moduleNames = regexp.MustCompile(`\b(q|k|v|o|up|gate|down)_proj\b|self_attn|lm_head|embed_tokens|_layernorm`)
+
+// mayNameModules are the folders and files whose code may: a model's layers, and formats of
+// files. recipe/table.go describes recipes to users.
+var mayNameModules = regexp.MustCompile(`^(nn|checkpoint|internal/export|study)/|^(recipe/table|internal/cli/export)\.go$`)
+
+// Layers declare what they are for (nn.Base.Linears, nn.Base.PartOf), so that other code
+// works for any model. The scope of a recipe's row is data, and a struct tag is
+// documentation.
+func TestLayersAloneNameModules(t *testing.T) {
+	found := 0
+	for _, name := range sourcesOf(t, ".go") {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, name, nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Field:
+				n.Tag = nil
+			case *ast.KeyValueExpr:
+				key, ok := n.Key.(*ast.Ident)
+				return !ok || key.Name != "Scope"
+			case *ast.BasicLit:
+				if n.Kind == token.STRING && moduleNames.MatchString(n.Value) {
+					found++
+					require.Regexp(t, mayNameModules, name, "%s: %s names a module: ask the model", files.Position(n.Pos()), n.Value)
+				}
+			}
+			return true
+		})
 	}
 	require.Positive(t, found)
 }

@@ -44,7 +44,11 @@ type session struct {
 // exact values of its dequantized masters.
 func newSession(c nn.Config, r recipe.Recipe, dev backend.Backend) (*session, error) {
 	spec := dev.Spec()
-	r, _, err := r.For(spec.E4M3, spec.Pairs, c.Layers)
+	layers, err := c.Linears()
+	if err != nil {
+		return nil, err
+	}
+	r, _, err = r.For(spec.E4M3, spec.Pairs, layers)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 
 	"octet/backend"
 	"octet/fp8"
+	"octet/recipe"
 )
 
 // Attention is grouped-query causal self-attention with rotary positions.
@@ -33,10 +34,10 @@ func (b *Base) Attention(scope string, s AttentionShape) *Attention {
 	headDim := s.Dim / s.Heads
 	kv := s.KVHeads * headDim
 	a := &Attention{scope: scope, index: len(b.attentions), headDim: headDim, theta: s.RopeTheta, heads: s.Heads, kvHeads: s.KVHeads}
-	a.q = b.linear(scope+".q_proj", s.Dim, s.Dim, s.InitStd)
-	a.k = b.linear(scope+".k_proj", s.Dim, kv, s.InitStd)
-	a.v = b.linear(scope+".v_proj", s.Dim, kv, s.InitStd)
-	a.o = b.linear(scope+".o_proj", s.Dim, s.Dim, s.OutStd)
+	a.q = b.linear(recipe.Layer{Scope: scope + ".q_proj"}, s.Dim, s.Dim, s.InitStd)
+	a.k = b.linear(recipe.Layer{Scope: scope + ".k_proj"}, s.Dim, kv, s.InitStd)
+	a.v = b.linear(recipe.Layer{Scope: scope + ".v_proj"}, s.Dim, kv, s.InitStd)
+	a.o = b.linear(recipe.Layer{Scope: scope + ".o_proj"}, s.Dim, s.Dim, s.OutStd)
 	a.input = b.Slot(scope+".input", slices.Concat(a.q.Inputs(), a.k.Inputs(), a.v.Inputs())...)
 	a.output = b.Slot(scope+".output", append(a.o.Inputs(), b.Plain())...)
 	a.dq, a.dk, a.dv = b.gradSlot(a.q), b.gradSlot(a.k), b.gradSlot(a.v)
@@ -53,7 +54,7 @@ func (a *Attention) Input() *Slot { return a.input }
 // OutputGrad declares the slot of the gradient that Backward reads, with a plain copy for
 // the residual branch. Call it once.
 func (a *Attention) OutputGrad(b *Base) *Slot {
-	return b.Slot(a.o.scope+".grad", append(a.o.Grads(), b.Plain())...)
+	return b.Slot(a.o.Scope+".grad", append(a.o.Grads(), b.Plain())...)
 }
 
 type attentionSaved struct {

@@ -49,6 +49,11 @@ func NewBase(r recipe.Recipe, vars *backend.Vars) (*Base, error) {
 // declaration of all layers and precedes every pass. It returns an error for a recipe that
 // the layers cannot use.
 func (b *Base) Build() error {
+	for _, p := range b.Params {
+		if rows := p.Shape[0]; p.Sharded() && rows%b.Shards != 0 {
+			return fmt.Errorf("%s has %d rows, which %d ranks cannot share equally: use a number of ranks that divides them", p.Name, rows, b.Shards)
+		}
+	}
 	for _, l := range b.mlps {
 		if err := l.check(); err != nil {
 			return err
@@ -147,7 +152,7 @@ func (b *Base) CastWeights(p *Pass) {
 	}
 	for _, l := range b.linears {
 		if l.copies != nil {
-			l.castWeight(p.At(l.scope))
+			l.castWeight(p.At(l.Scope))
 		}
 	}
 	for _, l := range b.mlps {

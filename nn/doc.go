@@ -54,5 +54,6 @@
 //	pack.go       names of scale records in checkpoints
 //	param.go      parameters and their initial values
 //	config.go     the shape of a model
+//	roles.go      what a model's layers are for: linear layers, parts, paths
 //	health.go     telemetry: measurements of casts and channels
 package nn

@@ -29,7 +29,8 @@ type Head struct {
 }
 
 // Head declares a head for a vocabulary, padded to a multiple of 16 rows.
-// Its parameter is scope + ".weight".
+// Its parameter is scope + ".weight". The rows of the built-in recipes leave the compute
+// format to a head whose scope is lm_head.
 func (b *Base) Head(scope string, vocab, dim int, std float64) *Head {
 	w := b.param(scope+".weight", false, std, padded(vocab), dim)
 	w.Rows = vocab
@@ -40,7 +41,7 @@ func (b *Base) Head(scope string, vocab, dim int, std float64) *Head {
 func (b *Base) TiedHead(scope string, e *Embedding) *Head { return b.newHead(scope, e.weight, e) }
 
 func (b *Base) newHead(scope string, w *Param, tied *Embedding) *Head {
-	h := &Head{Linear: b.resolve(scope), tied: tied != nil}
+	h := &Head{Linear: b.resolve(recipe.Layer{Scope: scope, Head: true}), tied: tied != nil}
 	h.weight = w
 	b.linears = append(b.linears, h.Linear)
 	b.heads = append(b.heads, h)
@@ -56,11 +57,14 @@ func (b *Base) newHead(scope string, w *Param, tied *Embedding) *Head {
 	return h
 }
 
+// Input returns the slot that the head reads.
+func (h *Head) Input() *Slot { return h.input }
+
 // check reports a recipe whose rows match the head.
 func (h *Head) check(r recipe.Recipe) error {
 	for _, cast := range slices.Concat(h.Inputs(), h.Grads(), h.weights()) {
 		if cast.DType != r.Compute {
-			return fmt.Errorf("recipe %s: %s in %s: the head's GEMMs run in %s; drop the rows that match %[2]s", r.Name, h.scope, cast.DType, r.Compute)
+			return fmt.Errorf("recipe %s: %s in %s: the head's GEMMs run in %s; drop the rows that match %[2]s", r.Name, h.Scope, cast.DType, r.Compute)
 		}
 	}
 	return nil
@@ -68,7 +72,7 @@ func (h *Head) check(r recipe.Recipe) error {
 
 // Logits appends the logits of every position: out is F32 [tokens, padded vocabulary].
 func (h *Head) Logits(p *Pass, x *Value, out *backend.Tensor) {
-	p.named(h.scope).Add(&backend.MatMul{
+	p.named(h.Scope).Add(&backend.MatMul{
 		A: x.As(h.fprop.a), B: h.cachedAs(h.fprop.b), TransB: true,
 		Out: out, Accum: backend.Fast,
 	})
@@ -89,7 +93,7 @@ func headRows(tokens, vocab, minTokens int) int {
 // of x.
 func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (losses, dx *backend.Tensor) {
 	tokens, vocab := p.Tokens(), h.weight.Shape[0]
-	q := p.At(h.scope)
+	q := p.At(h.Scope)
 	losses = q.Temp("loss", fp8.F32, tokens)
 	x, w := in.As(h.fprop.a), h.cachedAs(h.fprop.b)
 	if grads {
@@ -97,7 +101,7 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 	}
 	for from, size := 0, headRows(tokens, vocab, p.headTokens); from < tokens; from += size {
 		rows := min(size, tokens-from)
-		chunk := q.At(fmt.Sprintf("%s.tokens%d", h.scope, from))
+		chunk := q.At(fmt.Sprintf("%s.tokens%d", h.Scope, from))
 		logits := chunk.Temp("logits", fp8.F32, rows, vocab)
 		q.Add(&backend.MatMul{A: x.RowRange(from, rows), B: w, TransB: true, Out: logits, Accum: backend.Fast})
 		loss := &backend.CrossEntropy{

@@ -17,6 +17,8 @@ type Health struct {
 	// up_proj and gate_proj. Output F32 [4·layers, ffn]. Nil for other activations than
 	// SwiGLU. All MLPs of a model must have the same width and activation.
 	Channels *backend.Tensor
+	// Layers holds, for each MLP, the path of the layer that it is a part of: "layers.3".
+	Layers []string
 }
 
 // DeclareHealth declares the telemetry tensors. Call it once, before recording a health pass.
@@ -24,6 +26,9 @@ func (b *Base) DeclareHealth() *Health {
 	h := &Health{}
 	if n := len(b.Scales.measured); n > 0 {
 		h.Casts = b.Vars.Tensor(backend.Output, "health.casts", fp8.F32, n, backend.HealthFields)
+	}
+	for _, l := range b.mlps {
+		h.Layers = append(h.Layers, parent(l.scope))
 	}
 	if len(b.mlps) > 0 && b.mlps[0].isSwiGLU() {
 		h.Channels = b.Vars.Tensor(backend.Output, "health.channels", fp8.F32, 4*len(b.mlps), b.mlps[0].ffn)
@@ -89,7 +94,7 @@ func (b *Base) WeightHealth(p *Pass) {
 		if !l.copies.hasFP8() {
 			continue
 		}
-		q := p.At(l.scope)
+		q := p.At(l.Scope)
 		master := q.gather(l.weight, "weight.whole")
 		for i, t := range l.cached {
 			q.castHealth(l.copies, i, master, t)

@@ -48,7 +48,7 @@ import (
 // scales of current casts, too, from the amax history (mode Frozen): a maximum over tokens would let earlier
 // tokens depend on later ones.
 type Linear struct {
-	scope  string
+	recipe.Layer
 	weight *Param
 
 	fprop, dgrad, wgrad pair
@@ -64,9 +64,9 @@ type Linear struct {
 type pair struct{ a, b Copy }
 
 // linear declares a linear layer. Its weight still needs cacheWeights.
-func (b *Base) linear(scope string, in, out int, std float64) *Linear {
-	l := b.resolve(scope)
-	l.weight = b.param(b.ParamPrefix+scope+".weight", true, std, out, in)
+func (b *Base) linear(layer recipe.Layer, in, out int, std float64) *Linear {
+	l := b.resolve(layer)
+	l.weight = b.param(b.ParamPrefix+l.Scope+".weight", true, std, out, in)
 	b.linears = append(b.linears, l)
 	return l
 }
@@ -74,7 +74,7 @@ func (b *Base) linear(scope string, in, out int, std float64) *Linear {
 // Linear declares a linear layer with the weight [out, in]. scope is its path, which the
 // recipe's rows match; std is the standard deviation of the initial weights.
 func (b *Base) Linear(scope string, in, out int, std float64) *Linear {
-	l := b.linear(scope, in, out, std)
+	l := b.linear(recipe.Layer{Scope: scope}, in, out, std)
 	b.cacheWeights(l)
 	return l
 }
@@ -84,9 +84,9 @@ func (b *Base) Linear(scope string, in, out int, std float64) *Linear {
 // of the stored tensors x [tokens, in], W [out, in] and dy [tokens, out]: fprop
 // and dgrad's dy have K along their rows; dgrad's W and both operands of wgrad
 // have it along their columns.
-func (b *Base) resolve(scope string) *Linear {
+func (b *Base) resolve(layer recipe.Layer) *Linear {
 	at := func(g recipe.GEMM, o recipe.Operand) Copy {
-		s := Copy{Cast: b.Recipe.Cast(scope, g, o)}
+		s := Copy{Cast: b.Recipe.Cast(layer, g, o)}
 		across, along := s.Granularity.Block()
 		s.Block = backend.ScaleBlock{Rows: across, Cols: along}
 		if g == recipe.Wgrad || g == recipe.Dgrad && o == recipe.Weight {
@@ -95,7 +95,7 @@ func (b *Base) resolve(scope string) *Linear {
 		return s
 	}
 	return &Linear{
-		scope: scope,
+		Layer: layer,
 		fprop: pair{at(recipe.Fprop, recipe.Input), at(recipe.Fprop, recipe.Weight)},
 		dgrad: pair{at(recipe.Dgrad, recipe.Grad), at(recipe.Dgrad, recipe.Weight)},
 		wgrad: pair{at(recipe.Wgrad, recipe.Grad), at(recipe.Wgrad, recipe.Input)},
@@ -117,11 +117,11 @@ func (l *Linear) check() error {
 		{recipe.Wgrad, recipe.Input, l.wgrad.b},
 	} {
 		if err := c.Validate(); err != nil {
-			return fmt.Errorf("%s: %s of %s: %w", l.scope, c.operand, c.gemm, err)
+			return fmt.Errorf("%s: %s of %s: %w", l.Scope, c.operand, c.gemm, err)
 		}
 	}
 	if l.fprop.a.Block.Rows > 1 {
-		return fmt.Errorf("%s: input of fprop: %s shares scales between tokens, so a token would depend on later ones (use granularity 1x128)", l.scope, l.fprop.a)
+		return fmt.Errorf("%s: input of fprop: %s shares scales between tokens, so a token would depend on later ones (use granularity 1x128)", l.Scope, l.fprop.a)
 	}
 	return nil
 }
@@ -137,12 +137,12 @@ func (l *Linear) weights() []Copy { return []Copy{l.fprop.b, l.dgrad.b} }
 
 // gradSlot declares the slot of a dy that only l reads.
 func (b *Base) gradSlot(l *Linear) *Slot {
-	return b.Slot(l.scope+".grad", l.Grads()...)
+	return b.Slot(l.Scope+".grad", l.Grads()...)
 }
 
 // cacheWeights declares the slot of the weight and its cached copies.
 func (b *Base) cacheWeights(l *Linear) {
-	l.copies = b.Scales.declare(l.scope+".weight", true, l.weights())
+	l.copies = b.Scales.declare(l.Scope+".weight", true, l.weights())
 	l.cached = make([]*backend.Tensor, len(l.copies.casts))
 	for i, c := range l.copies.casts {
 		if c.DType == fp8.F32 && l.weight.Master.DType == fp8.F32 {
@@ -224,8 +224,8 @@ func (l *Linear) Forward(p *Pass, x *Value, residual *backend.Tensor) *backend.T
 // forward is Forward with the copy w of the weight. Unless nil, rowScale
 // multiplies the rows of x·Wᵀ.
 func (l *Linear) forward(p *Pass, x *Value, w, rowScale, residual *backend.Tensor) *backend.Tensor {
-	y := p.root.Temp(l.scope+".out", p.compute, p.Tokens(), w.Rows())
-	p.named(l.scope).Add(&backend.MatMul{
+	y := p.root.Temp(l.Scope+".out", p.compute, p.Tokens(), w.Rows())
+	p.named(l.Scope).Add(&backend.MatMul{
 		A: x.As(l.fprop.a), B: w, TransB: true, RowScale: rowScale,
 		Residual: residual, Out: y, Accum: backend.Fast,
 	})
@@ -238,7 +238,7 @@ func (l *Linear) Dgrad(p *Pass, dy *Value, dx *backend.Tensor, accumulate bool) 
 }
 
 func (l *Linear) dgradOf(p *Pass, dy *Value, w, dx *backend.Tensor, accumulate bool) {
-	p.named(l.scope).Add(&backend.MatMul{
+	p.named(l.Scope).Add(&backend.MatMul{
 		A: dy.As(l.dgrad.a), B: w, Out: dx, Accumulate: accumulate,
 	})
 }
@@ -246,7 +246,7 @@ func (l *Linear) dgradOf(p *Pass, dy *Value, w, dx *backend.Tensor, accumulate b
 // Wgrad appends dW = dyᵀ·x into the weight's gradient. Unless nil, colScale
 // multiplies the columns of dyᵀ·x.
 func (l *Linear) Wgrad(p *Pass, x, dy *Value, colScale *backend.Tensor) {
-	p.named(l.scope).Add(&backend.MatMul{
+	p.named(l.Scope).Add(&backend.MatMul{
 		A: dy.As(l.wgrad.a), B: x.As(l.wgrad.b), TransA: true,
 		ColScale: colScale, Out: l.weight.Grad, Accumulate: !p.First,
 	})

@@ -43,20 +43,20 @@ func (b *Base) MLP(scope string, c MLPShape) *MLP {
 		l.err = fmt.Errorf("%s: %w", scope, l.err)
 	}
 	b.mlps = append(b.mlps, l)
-	l.up = b.linear(scope+".up_proj", c.Dim, c.FFN, c.InitStd)
+	l.up = b.linear(recipe.Layer{Scope: scope + ".up_proj"}, c.Dim, c.FFN, c.InitStd)
 	inputs := l.up.Inputs()
 	if l.f.Gated {
-		l.gate = b.linear(scope+".gate_proj", c.Dim, c.FFN, c.InitStd)
+		l.gate = b.linear(recipe.Layer{Scope: scope + ".gate_proj"}, c.Dim, c.FFN, c.InitStd)
 		inputs = append(inputs, l.gate.Inputs()...)
 		l.dGate = b.gradSlot(l.gate)
 		b.cacheWeights(l.gate)
 	}
-	l.down = b.linear(scope+".down_proj", c.FFN, c.Dim, c.OutStd)
+	l.down = b.linear(recipe.Layer{Scope: scope + ".down_proj", Hidden: true}, c.FFN, c.Dim, c.OutStd)
 	l.input = b.Slot(scope+".input", inputs...)
 	l.hidden = b.Slot(scope+".hidden", l.down.Inputs()...)
 	l.dUp = b.gradSlot(l.up)
 	b.cacheWeights(l.up)
-	if c.Activation == SmoothSwiGLU && (l.down.fprop.a.DType.IsFP8() || l.down.wgrad.b.DType.IsFP8()) {
+	if c.Activation == SmoothSwiGLU && b.Recipe.QuantizesHidden(l.down.Layer) {
 		l.smooth = b.Recipe.Smooth
 	}
 	if l.smooth.On() && !l.smooth.Form.PerToken() {
@@ -81,7 +81,7 @@ func (l *MLP) OutputGrad(b *Base) *Slot {
 		l.tokens = b.gradSlot(l.down)
 		return b.Slot(l.scope+".output.grad", b.Plain())
 	}
-	return b.Slot(l.down.scope+".grad", append(l.down.Grads(), b.Plain())...)
+	return b.Slot(l.down.Scope+".grad", append(l.down.Grads(), b.Plain())...)
 }
 
 type mlpSaved struct {
@@ -153,23 +153,4 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
 	l.gate.Wgrad(q, s.x, dGate, nil)
 	l.gate.Dgrad(q, dGate, dx, true)
 	return dx
-}
-
-// MLPAndGrads appends the forward and backward of one layer's MLP alone, for
-// the study of one layer. x is its normalised input and dy the gradient of its
-// output, both [tokens, dim] in FP32. It returns the output and the gradient of
-// x; the weights' gradients go to Param.Grad.
-func (m *Model) MLPAndGrads(p *Pass, layer int, x, dy *backend.Tensor) (y, dx *backend.Tensor) {
-	if p.First {
-		m.ClearMaxima(p)
-	}
-	l := m.layers[layer]
-	cast := func(p *Pass, t *backend.Tensor, to *Slot) *Value {
-		return p.Store(to, t.Rows(), t.Cols(), func(out []backend.Cast) backend.Op {
-			return &backend.Quantize{X: t, Out: out}
-		})
-	}
-	y, saved := l.mlp.Forward(p, cast(p, x, l.mlp.input), nil)
-	q := p.Backward()
-	return y, l.mlp.Backward(q, saved, cast(q, dy, l.out))
 }

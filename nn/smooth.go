@@ -40,7 +40,7 @@ type channels struct {
 func (b *Base) smoothChannels(l *MLP) *channels {
 	ch := &channels{from: b.channels}
 	ch.weightMax = b.Vars.Tensor(backend.Stash, l.down.weight.Name+".column_max", fp8.F32, l.ffn)
-	ch.weight = &Slot{name: l.down.scope + ".weight"}
+	ch.weight = &Slot{name: l.down.Scope + ".weight"}
 	for _, c := range l.down.weights() {
 		if ch.weight.index(c) >= 0 {
 			continue
@@ -122,9 +122,9 @@ func (l *MLP) check() error {
 		}
 		switch {
 		case r.as.blockScaled():
-			return fmt.Errorf("%s: %s in %s: smooth-swiglu needs one scale per tensor (use granularity tensor there, or activation swiglu)", d.scope, r.operand, r.as)
+			return fmt.Errorf("%s: %s in %s: smooth-swiglu needs one scale per tensor (use granularity tensor there, or activation swiglu)", d.Scope, r.operand, r.as)
 		case r.cast != same:
-			return fmt.Errorf("%s: %s reads %s where fprop reads %s: smooth-swiglu needs the same cast for both, except for the FP8 format (give fprop the same row, or use activation swiglu)", d.scope, r.gemm, r.cast, r.as)
+			return fmt.Errorf("%s: %s reads %s where fprop reads %s: smooth-swiglu needs the same cast for both, except for the FP8 format (give fprop the same row, or use activation swiglu)", d.Scope, r.gemm, r.cast, r.as)
 		}
 	}
 	return nil
@@ -216,7 +216,7 @@ func (l *MLP) forwardPerChannel(p *Pass, s *mlpSaved) {
 		}
 	}
 	p.Add(&backend.SwiGLU{Up: s.up, Gate: s.gate, InvC: s.invC, Out: hOut})
-	p.named(l.down.scope).Add(&backend.Quantize{X: w3, ColScale: s.c, Out: wOut})
+	p.named(l.down.Scope).Add(&backend.Quantize{X: w3, ColScale: s.c, Out: wOut})
 	for i, h := range s.hidden.copies {
 		p.castHealth(l.hidden, i, hWide, h)
 	}
@@ -298,6 +298,6 @@ func (b *Base) SmoothingScales(p *Pass) (c, hiddenScaleInv []*backend.Tensor) {
 // prepare appends the column maxima of w3, which change with its weights.
 func (l *MLP) prepare(p *Pass) {
 	if l.channels != nil {
-		p.named(l.down.scope).Add(&backend.Amax{X: l.down.weight.whole, Out: l.channels.weightMax})
+		p.named(l.down.Scope).Add(&backend.Amax{X: l.down.weight.whole, Out: l.channels.weightMax})
 	}
 }

@@ -245,7 +245,9 @@ func TestSmoothInTwoFormats(t *testing.T) {
 		r, err := recipe.Lookup("fp8-smooth")
 		require.NoError(t, err)
 		r.Smooth.Hidden, r.Smooth.Weight = late, late
-		r, _, err = r.For(fp8.E4M3IEEE, pairs, 2)
+		m, err := smoothModel(r)
+		require.NoError(t, err)
+		r, _, err = r.For(fp8.E4M3IEEE, pairs, m.Linears())
 		require.NoError(t, err)
 		for _, mode := range []nn.Mode{nn.Train, nn.Calibrate, nn.Frozen} {
 			m, err := smoothModel(r)

@@ -8,13 +8,6 @@ import (
 	"text/tabwriter"
 )
 
-// Modules lists the linear layers of a decoder: the seven of a decoder layer, by
-// their path within it, and the head.
-var Modules = []string{
-	"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-	"mlp.up_proj", "mlp.gate_proj", "mlp.down_proj", "lm_head",
-}
-
 // GEMMs lists the operands of each GEMM, the activation or gradient first.
 var GEMMs = []struct {
 	GEMM GEMM
@@ -25,57 +18,46 @@ var GEMMs = []struct {
 	{Wgrad, Grad, Input},
 }
 
-// Scope returns the path of a module in decoder layer i.
-func Scope(module string, i int) string {
-	if module == "lm_head" {
-		return module
-	}
-	return fmt.Sprintf("layers.%d.%s", i, module)
-}
-
 // group is a set of linear layers whose casts are equal.
 type group struct {
-	modules []string
-	layers  map[string][]int // by module
+	first   Layer
+	hidden  bool                // all layers are Hidden
+	paths   []string            // as Paths lists them
+	numbers map[string][]string // of the layers, by path
 	casts   [3][2]Cast
 }
 
-// groups returns the groups of a model with the given number of layers.
-func (r Recipe) groups(layers int) []group {
+// groups returns the groups of a model's layers.
+func (r Recipe) groups(layers []Layer) []group {
 	var list []group
-	for i := range layers {
-		for _, module := range Modules {
-			if module == "lm_head" && i > 0 {
-				continue
-			}
-			var casts [3][2]Cast
-			for p, gemm := range GEMMs {
-				casts[p] = [2]Cast{r.Cast(Scope(module, i), gemm.GEMM, gemm.A), r.Cast(Scope(module, i), gemm.GEMM, gemm.B)}
-			}
-			at := slices.IndexFunc(list, func(g group) bool { return g.casts == casts })
-			if at < 0 {
-				at = len(list)
-				list = append(list, group{casts: casts, layers: map[string][]int{}})
-			}
-			g := &list[at]
-			if !slices.Contains(g.modules, module) {
-				g.modules = append(g.modules, module)
-			}
-			g.layers[module] = append(g.layers[module], i)
+	for _, l := range layers {
+		var casts [3][2]Cast
+		for p, gemm := range GEMMs {
+			casts[p] = [2]Cast{r.Cast(l, gemm.GEMM, gemm.A), r.Cast(l, gemm.GEMM, gemm.B)}
 		}
+		at := slices.IndexFunc(list, func(g group) bool { return g.casts == casts })
+		if at < 0 {
+			at = len(list)
+			list = append(list, group{first: l, hidden: true, casts: casts, numbers: map[string][]string{}})
+		}
+		g, path, number := &list[at], "", ""
+		if path, number = l.fold(); g.numbers[path] == nil {
+			g.paths = append(g.paths, path)
+		}
+		g.numbers[path] = append(g.numbers[path], number)
+		g.hidden = g.hidden && l.Hidden
 	}
 	return list
 }
 
-// Describe writes the recipe as a table for a model with the given number of
-// layers: every GEMM of every linear layer, the compute format and the optimizer.
-// Lines have at most 80 columns.
-func (r Recipe) Describe(w io.Writer, layers int) error {
+// Describe writes the recipe as a table for a model's linear layers: every GEMM of every
+// layer, the compute format and the optimizer. Lines have at most 80 columns.
+func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "recipe %s: %s\n\n", r.Name, r.Summary)
 	fmt.Fprintln(t, "linear layers\tGEMM\tx or dy\tW or x")
 	for _, g := range r.groups(layers) {
-		names := describeModules(g, layers)
+		names := describePaths(g, layers)
 		for p, gemm := range GEMMs {
 			name := ""
 			if p < len(names) {
@@ -158,11 +140,11 @@ func (s Smooth) String() string {
 // NeedsScales reports whether running the recipe forward needs saved scales beside
 // the weights: per-tensor scales of FP8 operands come from training. Finer scales
 // are computed from the elements that share them.
-func (r Recipe) NeedsScales(layers int) bool {
+func (r Recipe) NeedsScales(layers []Layer) bool {
 	return r.anyCast(layers, func(c Cast) bool { return c.DType.IsFP8() && c.Granularity == PerTensor })
 }
 
-func (r Recipe) anyCast(layers int, f func(Cast) bool) bool {
+func (r Recipe) anyCast(layers []Layer, f func(Cast) bool) bool {
 	for _, g := range r.groups(layers) {
 		for _, pair := range g.casts {
 			if f(pair[0]) || f(pair[1]) {
@@ -184,7 +166,7 @@ func (r Recipe) describeCast(g group, gemm, side int) string {
 	}
 	operand := [2]Operand{GEMMs[gemm].A, GEMMs[gemm].B}[side]
 	smoothed := operand == Input || operand == Weight && !r.Smooth.Form.PerToken()
-	if r.Smooth.On() && smoothed && len(g.modules) == 1 && g.modules[0] == "mlp.down_proj" && c.DType.IsFP8() {
+	if r.Smooth.On() && smoothed && g.hidden && c.DType.IsFP8() {
 		if c.Scaling == Current {
 			return strings.Replace(s, Current.String(), "smooth", 1)
 		}
@@ -193,19 +175,23 @@ func (r Recipe) describeCast(g group, gemm, side int) string {
 	return s
 }
 
-// describeModules returns the lines of the first column: one for each parent and
-// set of layers, with its modules.
-func describeModules(g group, layers int) []string {
+// describePaths returns the lines of the first column: one for each parent and set of
+// layers, with the names of its modules without the suffix that Llama gives them.
+func describePaths(g group, layers []Layer) []string {
+	count := map[string]int{}
+	for _, l := range layers {
+		path, _ := l.fold()
+		count[path]++
+	}
 	var keys []string
 	names := map[string][]string{}
-	for _, m := range g.modules {
-		key, name := m, ""
-		if parent, child, ok := strings.Cut(m, "."); ok {
-			which := "*"
-			if len(g.layers[m]) < layers {
-				which = strings.Trim(strings.ReplaceAll(fmt.Sprint(g.layers[m]), " ", ","), "[]")
+	for _, path := range g.paths {
+		key, name := path, ""
+		if at := strings.LastIndexByte(path, '.'); at >= 0 {
+			key, name = path[:at+1], strings.TrimSuffix(path[at+1:], "_proj")
+			if numbers := g.numbers[path]; len(numbers) < count[path] {
+				key = strings.Replace(key, "*", strings.Join(numbers, ","), 1)
 			}
-			key, name = "layers."+which+"."+parent+".", strings.TrimSuffix(child, "_proj")
 		}
 		if names[key] == nil {
 			keys = append(keys, key)

@@ -14,8 +14,7 @@ type device struct {
 	pairs [][2]fp8.DType
 }
 
-// For returns the recipe adapted to a device, for a model with the given number of
-// layers. e4m3 is the device's E4M3, pairs the FP8 format pairs that its GEMM library
+// For returns the recipe adapted to a device, for a model's linear layers. e4m3 is the device's E4M3, pairs the FP8 format pairs that its GEMM library
 // supports, the activation or gradient first. The library may support fewer pairs than
 // the matrix units: cuBLASLt has no E5M2 by E5M2.
 //
@@ -27,7 +26,7 @@ type device struct {
 // [[precision.rows]].
 //
 // Each note is a sentence about one change; without notes the recipe is unchanged.
-func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers int) (resolved Recipe, notes []string, err error) {
+func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers []Layer) (resolved Recipe, notes []string, err error) {
 	if e4m3.IsFP8() && e4m3 != fp8.E4M3 && r.renameE4M3(e4m3) {
 		notes = append(notes, fmt.Sprintf("e4m3 is %s on this device, with maximum %v", e4m3, e4m3.Max()))
 	}
@@ -39,7 +38,7 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers int) (resolved 
 			from := [2]fp8.DType{group.casts[i][0].DType, group.casts[i][1].DType}
 			to := d.formats(from)
 			if !d.multiplies(to) {
-				scope := Scope(group.modules[0], group.layers[group.modules[0]][0])
+				scope := group.first.Scope
 				return r, nil, fmt.Errorf("recipe %s: %s: %s multiplies %s in %s by %s in %s, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = %q, gemm = %q, %s",
 					r.Name, scope, p.GEMM, p.A, from[0], p.B, from[1], r.rowScope(scope, p.GEMM, p.A, p.B), p.GEMM, d.remedy(p.A, p.B, from, r.Compute))
 			}
@@ -61,9 +60,9 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers int) (resolved 
 	return r, notes, nil
 }
 
-// CheckPerTensor returns an error if any GEMM of a model with the given number of layers
-// reads an operand with per-row or block scales, for devices without such GEMMs.
-func (r Recipe) CheckPerTensor(layers int) error {
+// CheckPerTensor returns an error if any GEMM of a model's linear layers reads an operand
+// with per-row or block scales, for devices without such GEMMs.
+func (r Recipe) CheckPerTensor(layers []Layer) error {
 	what := r.finerScales(layers)
 	if what == "" {
 		return nil
@@ -76,13 +75,12 @@ func (r Recipe) CheckPerTensor(layers int) error {
 }
 
 // finerScales describes the first operand with per-row or block scales, "" without one.
-func (r Recipe) finerScales(layers int) string {
+func (r Recipe) finerScales(layers []Layer) string {
 	for _, group := range r.groups(layers) {
 		for i, p := range GEMMs {
 			for k, o := range []Operand{p.A, p.B} {
 				if g := group.casts[i][k].Granularity; g > PerTensor {
-					scope := Scope(group.modules[0], group.layers[group.modules[0]][0])
-					return fmt.Sprintf("%s of %s reads %s with scales of granularity %s", p.GEMM, scope, o, g)
+					return fmt.Sprintf("%s of %s reads %s with scales of granularity %s", p.GEMM, group.first.Scope, o, g)
 				}
 			}
 		}

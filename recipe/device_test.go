@@ -27,29 +27,26 @@ func TestForGivesPairsOfTheDevice(t *testing.T) {
 	for _, name := range Names() {
 		for _, d := range []device{{fp8.E4M3, allPairs}, {fp8.E4M3IEEE, equalPairs}, {fp8.E4M3, mixedPairs}} {
 			r := lookup(t, name)
-			if r.Cast("layers.1.mlp.up_proj", Dgrad, Weight).DType.IsFP8() {
+			if r.Cast(at("layers.1.mlp.up_proj"), Dgrad, Weight).DType.IsFP8() {
 				r.Rows = append([]Row{{Scope: "layers.1.mlp.up_proj", GEMM: Dgrad, Operand: Grad, DType: fp8.E4M3}}, r.Rows...)
 			}
-			resolved, notes, err := r.For(d.e4m3, d.pairs, 2)
+			resolved, notes, err := r.For(d.e4m3, d.pairs, decoder(2))
 			require.NoError(t, err)
 			if d.e4m3 == fp8.E4M3 {
 				require.Equal(t, r, resolved, "unchanged")
 				require.Empty(t, notes)
 			}
-			for _, module := range Modules {
-				for i := range 2 {
-					for _, p := range GEMMs {
-						scope := Scope(module, i)
-						a, b := resolved.Cast(scope, p.GEMM, p.A), resolved.Cast(scope, p.GEMM, p.B)
-						if a.DType.IsFP8() || b.DType.IsFP8() {
-							require.Contains(t, d.pairs, [2]fp8.DType{a.DType, b.DType}, "%s: %s of %s", name, p.GEMM, scope)
-						}
-						for o, c := range map[Operand]Cast{p.A: a, p.B: b} {
-							was := r.Cast(scope, p.GEMM, o)
-							require.Equal(t, was.DType.IsFP8(), c.DType.IsFP8())
-							was.DType = c.DType
-							require.Equal(t, was, c)
-						}
+			for _, l := range decoder(2) {
+				for _, p := range GEMMs {
+					a, b := resolved.Cast(l, p.GEMM, p.A), resolved.Cast(l, p.GEMM, p.B)
+					if a.DType.IsFP8() || b.DType.IsFP8() {
+						require.Contains(t, d.pairs, [2]fp8.DType{a.DType, b.DType}, "%s: %s of %s", name, p.GEMM, l.Scope)
+					}
+					for o, c := range map[Operand]Cast{p.A: a, p.B: b} {
+						was := r.Cast(l, p.GEMM, o)
+						require.Equal(t, was.DType.IsFP8(), c.DType.IsFP8())
+						was.DType = c.DType
+						require.Equal(t, was, c)
 					}
 				}
 			}
@@ -65,7 +62,7 @@ func TestForEqualFormats(t *testing.T) {
 		{Scope: "layers.1.mlp.up_proj", Operand: Grad, DType: fp8.E4M3},
 	}, r.Rows...)
 	before := lookup(t, "fp8-smooth")
-	got, notes, err := r.For(fp8.E4M3IEEE, equalPairs, 2)
+	got, notes, err := r.For(fp8.E4M3IEEE, equalPairs, decoder(2))
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		"e4m3 is e4m3ieee on this device, with maximum 240",
@@ -73,7 +70,7 @@ func TestForEqualFormats(t *testing.T) {
 		"wgrad reads input in e5m2: this device has no GEMM of e5m2 by e4m3ieee",
 	}, notes)
 	require.Equal(t, before, lookup(t, "fp8-smooth"), "For does not change its receiver")
-	format := func(scope string, g GEMM, o Operand) fp8.DType { return got.Cast(scope, g, o).DType }
+	format := func(scope string, g GEMM, o Operand) fp8.DType { return got.Cast(at(scope), g, o).DType }
 	const q, exception, up = "layers.1.self_attn.q_proj", "layers.0.mlp.up_proj", "layers.1.mlp.up_proj"
 	require.Equal(t, fp8.E4M3IEEE, format(q, Fprop, Input))
 	require.Equal(t, fp8.E4M3IEEE, format(q, Fprop, Weight))
@@ -82,12 +79,12 @@ func TestForEqualFormats(t *testing.T) {
 	require.Equal(t, fp8.BF16, format(exception, Dgrad, Weight))
 	require.Equal(t, fp8.E4M3IEEE, format(up, Dgrad, Weight), "the exception makes its gradient E4M3")
 	require.Equal(t, fp8.E4M3IEEE, format(up, Wgrad, Input))
-	require.Equal(t, float32(240), got.Cast(q, Fprop, Input).Limit())
+	require.Equal(t, float32(240), got.Cast(at(q), Fprop, Input).Limit())
 	require.Equal(t, fp8.E4M3IEEE, got.Optimizer.M1)
 	require.Equal(t, fp8.E5M2, got.Optimizer.M2)
 	require.Contains(t, describe(t, got), "dgrad  e5m2 delayed stochastic      e5m2 smooth")
 
-	again, _, err := got.For(fp8.E4M3IEEE, equalPairs, 2)
+	again, _, err := got.For(fp8.E4M3IEEE, equalPairs, decoder(2))
 	require.NoError(t, err)
 	require.Equal(t, got, again)
 }
@@ -95,7 +92,7 @@ func TestForEqualFormats(t *testing.T) {
 func describe(t *testing.T, r Recipe) string {
 	t.Helper()
 	var b strings.Builder
-	require.NoError(t, r.Describe(&b, 2))
+	require.NoError(t, r.Describe(&b, decoder(2)))
 	return b.String()
 }
 
@@ -141,10 +138,10 @@ func TestForContradictions(t *testing.T) {
 	} {
 		r := lookup(t, "fp8-delayed")
 		r.Rows = append([]Row{c.row}, r.Rows...)
-		_, _, err := r.For(c.e4m3, c.pairs, 2)
+		_, _, err := r.For(c.e4m3, c.pairs, decoder(2))
 		require.ErrorContains(t, err, c.want)
 		r.Rows = append([]Row{c.mends}, r.Rows...)
-		_, _, err = r.For(c.e4m3, c.pairs, 2)
+		_, _, err = r.For(c.e4m3, c.pairs, decoder(2))
 		require.NoError(t, err)
 	}
 }
@@ -153,13 +150,13 @@ func TestForContradictions(t *testing.T) {
 // the GEMM and the operand.
 func TestCheckPerTensor(t *testing.T) {
 	for _, name := range []string{"fp32", "bf16", "fp8-current", "fp8-smooth", "fp8-unit"} {
-		require.NoError(t, lookup(t, name).CheckPerTensor(2))
+		require.NoError(t, lookup(t, name).CheckPerTensor(decoder(2)))
 	}
-	require.EqualError(t, lookup(t, "mxfp8").CheckPerTensor(2), "recipe mxfp8: fprop of layers.0.self_attn.q_proj reads input with scales of granularity 1x32, "+
+	require.EqualError(t, lookup(t, "mxfp8").CheckPerTensor(decoder(2)), "recipe mxfp8: fprop of layers.0.self_attn.q_proj reads input with scales of granularity 1x32, "+
 		"but this device supports per-tensor scales only; use fp8-current, fp8-delayed or fp8-smooth, or use --backend emu")
 	r := lookup(t, "fp8-current")
 	r.Rows = append([]Row{{Scope: "layers.1.mlp.up_proj", GEMM: Wgrad, Operand: Grad, Granularity: PerRow}}, r.Rows...)
-	require.EqualError(t, r.CheckPerTensor(2), "recipe fp8-current: wgrad of layers.1.mlp.up_proj reads grad with scales of granularity row, "+
+	require.EqualError(t, r.CheckPerTensor(decoder(2)), "recipe fp8-current: wgrad of layers.1.mlp.up_proj reads grad with scales of granularity row, "+
 		"but this device supports per-tensor scales only; drop that granularity from [[precision.rows]], or use --backend emu")
-	require.NoError(t, r.CheckPerTensor(1), "with one layer the row matches nothing")
+	require.NoError(t, r.CheckPerTensor(decoder(1)), "with one layer the row matches nothing")
 }

@@ -174,15 +174,15 @@ type Recipe struct {
 	device *device // set by For if some GEMM needs other formats than its rows give
 }
 
-// Cast returns the cast of one operand of one GEMM of the layer at scope.
-func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
-	c := Cast{DType: r.format(scope, g, o)}
+// Cast returns the cast of one operand of one GEMM of a layer.
+func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
+	c := Cast{DType: r.format(l.Scope, g, o)}
 	if !c.DType.IsFP8() {
 		return c
 	}
 	rounding := false
 	for _, row := range r.Rows {
-		if !row.matches(scope, g, o) {
+		if !row.matches(l.Scope, g, o) {
 			continue
 		}
 		c.Scaling = cmp.Or(c.Scaling, row.Scaling)
@@ -192,7 +192,7 @@ func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
 			c.Rounding, rounding = *row.Rounding, true
 		}
 	}
-	if s := r.smoothScaling(scope, o); s != NotGiven {
+	if s := r.smoothScaling(l, o); s != NotGiven {
 		c.Scaling = s
 	}
 	c.Scaling = cmp.Or(c.Scaling, Current)
@@ -208,19 +208,16 @@ func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
 }
 
 // RowHasEffect reports whether row i decides any field of any operand's cast in a model
-// with the given number of layers. A row decides a field that no earlier row sets; fields
+// with these linear layers. A row decides a field that no earlier row sets; fields
 // other than the format count in FP8 only, and the scaling does not count where
 // Smooth-SwiGLU chooses it.
-func (r Recipe) RowHasEffect(i, layers int) bool {
+func (r Recipe) RowHasEffect(i int, layers []Layer) bool {
 	row := r.Rows[i]
-	for layer := range layers {
-		for _, module := range Modules {
-			scope := Scope(module, layer)
-			for _, p := range GEMMs {
-				for _, o := range []Operand{p.A, p.B} {
-					if row.matches(scope, p.GEMM, o) && r.decides(row, r.Rows[:i], scope, p.GEMM, o) {
-						return true
-					}
+	for _, l := range layers {
+		for _, p := range GEMMs {
+			for _, o := range []Operand{p.A, p.B} {
+				if row.matches(l.Scope, p.GEMM, o) && r.decides(row, r.Rows[:i], l, p.GEMM, o) {
+					return true
 				}
 			}
 		}
@@ -229,9 +226,9 @@ func (r Recipe) RowHasEffect(i, layers int) bool {
 }
 
 // decides reports whether row decides any field of an operand's cast, given the earlier rows.
-func (r Recipe) decides(row Row, earlier []Row, scope string, g GEMM, o Operand) bool {
+func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool {
 	for _, e := range earlier {
-		if !e.matches(scope, g, o) {
+		if !e.matches(l.Scope, g, o) {
 			continue
 		}
 		if e.DType != fp8.Invalid {
@@ -253,8 +250,8 @@ func (r Recipe) decides(row Row, earlier []Row, scope string, g GEMM, o Operand)
 	if row.DType != fp8.Invalid {
 		return true
 	}
-	scaling := row.Scaling != NotGiven && r.smoothScaling(scope, o) == NotGiven
-	return r.Cast(scope, g, o).DType.IsFP8() && (scaling || row.Granularity != 0 || row.Scale != 0 || row.Rounding != nil)
+	scaling := row.Scaling != NotGiven && r.smoothScaling(l, o) == NotGiven
+	return r.Cast(l, g, o).DType.IsFP8() && (scaling || row.Granularity != 0 || row.Scale != 0 || row.Rounding != nil)
 }
 
 // format returns the format of an operand. In a recipe that For has resolved for a

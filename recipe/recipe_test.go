@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -16,12 +17,30 @@ func lookup(t *testing.T, name string) Recipe {
 	return r
 }
 
+// at is the layer of a decoder at a path.
+func at(scope string) Layer {
+	return Layer{Scope: scope, Hidden: strings.HasSuffix(scope, ".mlp.down_proj"), Head: scope == "lm_head"}
+}
+
+// decoder lists the linear layers of a decoder with n layers.
+func decoder(n int) (list []Layer) {
+	for i := range n {
+		for _, module := range []string{
+			"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+			"mlp.up_proj", "mlp.gate_proj", "mlp.down_proj",
+		} {
+			list = append(list, at(fmt.Sprintf("layers.%d.%s", i, module)))
+		}
+	}
+	return append(list, at("lm_head"))
+}
+
 func TestNamedRecipesAreValid(t *testing.T) {
 	for _, name := range Names() {
 		r := lookup(t, name)
 		require.NoError(t, r.Validate())
 		require.NotEmpty(t, r.Summary)
-		require.Equal(t, r.Compute, r.Cast("lm_head", Fprop, Input).DType, "%s: the head keeps the compute format", name)
+		require.Equal(t, r.Compute, r.Cast(at("lm_head"), Fprop, Input).DType, "%s: the head keeps the compute format", name)
 	}
 	_, err := Lookup("fp4")
 	require.ErrorContains(t, err, `unknown recipe "fp4"`)
@@ -80,7 +99,7 @@ func TestFormatsOfTheRecipes(t *testing.T) {
 		{"deepseek-v3", q, Dgrad, Weight, fine(By128x128, Exact)},
 		{"mxfp8", q, Dgrad, Weight, fine(By1x32, E8M0)},
 	} {
-		require.Equal(t, c.want, lookup(t, c.recipe).Cast(c.scope, c.gemm, c.operand), "%s %s %s %s", c.recipe, c.scope, c.gemm, c.operand)
+		require.Equal(t, c.want, lookup(t, c.recipe).Cast(at(c.scope), c.gemm, c.operand), "%s %s %s %s", c.recipe, c.scope, c.gemm, c.operand)
 	}
 }
 
@@ -92,11 +111,11 @@ func TestFirstRowThatSetsAFieldWins(t *testing.T) {
 		{Scope: "layers.0.*", Operand: Grad, Rounding: nearest},
 		{Scope: "*.o_proj", Scaling: Current},
 	}, r.Rows...)
-	require.Equal(t, fp8.BF16, r.Cast("layers.0.self_attn.q_proj", Wgrad, Input).DType)
-	require.Equal(t, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: PerTensor, Scale: Pow2, Margin: 4}, r.Cast("layers.0.self_attn.q_proj", Dgrad, Grad))
-	require.Equal(t, fp8.E4M3, r.Cast("layers.1.self_attn.q_proj", Wgrad, Input).DType)
-	require.Equal(t, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: PerTensor, Scale: Pow2}, r.Cast("layers.7.self_attn.o_proj", Fprop, Weight))
-	require.Zero(t, r.Cast("layers.7.self_attn.o_proj", Dgrad, Grad).Margin, "a current scale needs no margin")
+	require.Equal(t, fp8.BF16, r.Cast(at("layers.0.self_attn.q_proj"), Wgrad, Input).DType)
+	require.Equal(t, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: PerTensor, Scale: Pow2, Margin: 4}, r.Cast(at("layers.0.self_attn.q_proj"), Dgrad, Grad))
+	require.Equal(t, fp8.E4M3, r.Cast(at("layers.1.self_attn.q_proj"), Wgrad, Input).DType)
+	require.Equal(t, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: PerTensor, Scale: Pow2}, r.Cast(at("layers.7.self_attn.o_proj"), Fprop, Weight))
+	require.Zero(t, r.Cast(at("layers.7.self_attn.o_proj"), Dgrad, Grad).Margin, "a current scale needs no margin")
 }
 
 func TestLimitLeavesTheMargin(t *testing.T) {
@@ -112,7 +131,7 @@ func TestInvalidCasts(t *testing.T) {
 		require.ErrorContains(t, c.Validate(), want)
 	}
 	for _, name := range Names() {
-		for _, g := range lookup(t, name).groups(1) {
+		for _, g := range lookup(t, name).groups(decoder(1)) {
 			for _, pair := range g.casts {
 				require.NoError(t, pair[0].Validate(), name)
 				require.NoError(t, pair[1].Validate(), name)
@@ -180,7 +199,7 @@ func TestDescribe(t *testing.T) {
 	r := lookup(t, "fp8-smooth")
 	r.Rows = append([]Row{{Scope: "layers.1.mlp.*", DType: fp8.BF16}}, r.Rows...)
 	var b strings.Builder
-	require.NoError(t, r.Describe(&b, 3))
+	require.NoError(t, r.Describe(&b, decoder(3)))
 	text := b.String()
 	for _, want := range []string{
 		"layers.*.self_attn.q,k,v,o", "layers.0,2.mlp.up,gate", "layers.0,2.mlp.down", "e4m3 smooth", "lm_head", "layers.1.mlp.up,gate,down",
@@ -191,7 +210,7 @@ func TestDescribe(t *testing.T) {
 	require.Equal(t, 1, strings.Count(text, "lm_head"))
 
 	r.Margin, r.WeightMargin, r.ColdStart = 1, 2, true
-	require.NoError(t, r.Describe(&b, 3))
+	require.NoError(t, r.Describe(&b, decoder(3)))
 	text = b.String()
 	require.Contains(t, text, "1 binade kept free for inputs\n")
 	for line := range strings.Lines(text) {
@@ -236,6 +255,6 @@ func TestRowHasEffect(t *testing.T) {
 	} {
 		r := lookup(t, test.recipe)
 		r.Rows = append(test.rows, r.Rows...)
-		require.Equal(t, test.want, r.RowHasEffect(len(test.rows)-1, 2), test.name)
+		require.Equal(t, test.want, r.RowHasEffect(len(test.rows)-1, decoder(2)), test.name)
 	}
 }

@@ -1,9 +1,6 @@
 package recipe
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // SmoothForm selects the smoothing scales of Smooth-SwiGLU: c per channel, or r
 // per token. Both divide the hidden activation a = u ⊙ silu(g); c multiplies w3's
@@ -68,8 +65,8 @@ func (s Smooth) Validate() error {
 }
 
 // smoothScaling returns the scaling of h or W3′, which rows cannot set; NotGiven for other operands.
-func (r Recipe) smoothScaling(scope string, o Operand) Scaling {
-	if !r.Smooth.On() || !strings.HasSuffix(scope, ".mlp.down_proj") {
+func (r Recipe) smoothScaling(l Layer, o Operand) Scaling {
+	if !r.Smooth.On() || !l.Hidden {
 		return NotGiven
 	}
 	var s Scaling

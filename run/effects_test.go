@@ -196,6 +196,7 @@ func settings(c train.Config) map[string]string {
 			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("toml"), ",")
 			f := v.Field(i)
 			switch f.Kind() {
+			case reflect.Func: // train.Config.Network is no key
 			case reflect.Struct:
 				walk(prefix+name+".", f)
 			case reflect.Pointer:

@@ -109,6 +109,9 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if o.Dir == "" {
 		return nil, errors.New("Options.Dir is empty: name the folder of the run")
 	}
+	if o.Config.Network != nil {
+		return nil, train.ErrOwnNetwork
+	}
 	if err := o.Config.Resolve(); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"octet/checkpoint"
 	"octet/data"
 	"octet/internal/disk"
+	"octet/nn"
+	"octet/train"
 )
 
 // Start writes nothing while it reads the text and checks the memory: a start that is killed
@@ -25,6 +28,11 @@ func TestFolderIsMadeLate(t *testing.T) {
 	})()
 	_, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu"})
 	require.ErrorContains(t, err, "zero byte at offset 20000")
+
+	own := c
+	own.Network = func(*nn.Base, train.Config) (train.Network, error) { return nil, errors.New("not called") }
+	_, err = Start(t.Context(), Options{Config: own, Dir: dir, Backend: "emu"})
+	require.ErrorIs(t, err, train.ErrOwnNetwork)
 
 	// Start does not read the corpus for a folder that another run uses.
 	require.NoError(t, os.Mkdir(dir, 0o700))

@@ -64,8 +64,11 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	if recipeName == "" {
 		recipeName = "fp32"
 	}
-	w.Recipe, err = config.FindRecipe(recipeName)
-	if err == nil && w.Recipe.NeedsScales(w.Model.Layers) {
+	layers, err := w.Model.Linears()
+	if err == nil {
+		w.Recipe, err = config.FindRecipe(recipeName)
+	}
+	if err == nil && w.Recipe.NeedsScales(layers) {
 		err = fmt.Errorf("%s: bare weights come without the scales that recipe %s needs: use bf16 or fp32", path, recipeName)
 	}
 	if err != nil {

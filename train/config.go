@@ -1,6 +1,10 @@
 package train
 
-import "reflect"
+import (
+	"reflect"
+
+	"octet/nn"
+)
 
 // Config defines what a run computes. Backend, threads and output folder are not
 // part of it. The same Config on the same backend, device model and arithmetic
@@ -22,6 +26,12 @@ type Config struct {
 	Optimizer  Optimizer  `toml:"optimizer"`
 	Precision  Precision  `toml:"precision" doc:"defaults from the recipe; each key overrides it"`
 	Checkpoint Checkpoint `toml:"checkpoint"`
+
+	// Network, if set, declares another model than the decoder that Model describes: its
+	// layers on b, without b.Build. It may read c.Model for its sizes. It is called for each
+	// recipe of the schedule, and once more with the recipe fp32, and must declare the same
+	// layers each time.
+	Network func(b *nn.Base, c Config) (Network, error) `toml:"-"`
 }
 
 // Model is the shape of a Llama-style decoder. Widths are numbers of elements.

@@ -59,6 +59,12 @@
 // changes the recipe when it is due and keeps weights, moments and the position in
 // the data; the Trainer needs Reopen for it. A resumed run makes the same changes.
 //
+// # Other models
+//
+// Config.Network declares another model of tokens than the decoder, on layers of package
+// nn; a Trainer then runs it with all of the above except files: see [Network] and
+// [ErrOwnNetwork]. A model of other data records its programs itself, with [AdamW].
+//
 // # Caveats
 //
 // A Trainer is for one goroutine; it runs its ranks in goroutines of its own.

@@ -90,7 +90,7 @@ func TestActivationDecidesOnSmoothing(t *testing.T) {
 			}
 		}
 		require.Equal(t, c.want, count, c)
-		w3 := j.Recipe.Cast("layers.0.mlp.down_proj", recipe.Fprop, recipe.Input)
+		w3 := j.Recipe.Cast(recipe.Layer{Scope: "layers.0.mlp.down_proj", Hidden: true}, recipe.Fprop, recipe.Input)
 		require.Equal(t, c.want > 0, j.Recipe.Smooth.On(), c)
 		if c.want > 0 {
 			require.Equal(t, recipe.Cast{DType: fp8.E4M3, Scaling: recipe.Current, Granularity: recipe.PerTensor, Scale: recipe.Pow2}, w3, c)
@@ -102,14 +102,14 @@ func TestScopesMustMatch(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.7.mlp.*", Format: "bf16"}}
 	_, err := NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, `scope "layers.7.mlp.*" matches none of layers.0 to layers.1`)
+	require.ErrorContains(t, err, `scope "layers.7.mlp.*" matches none of the linear layers up to layers.1.mlp.down_proj; use one of the paths layers.*.self_attn.q_proj, `)
 }
 
 func TestSmoothingRefuses(t *testing.T) {
 	c := small(t, "bf16")
 	c.Model.Activation = "smooth-swiglu"
 	_, err := NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "no down_proj reads FP8")
+	require.ErrorContains(t, err, "no layer reads the MLPs' hidden activation in FP8")
 	c = small(t, "fp8-smooth")
 	c.Precision.Rows = []PrecisionRow{{Scope: "*.down_proj", GEMM: "wgrad", Format: "bf16"}}
 	_, err = NewJob(c, specOf(t, "emu"))

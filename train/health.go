@@ -124,9 +124,9 @@ func (t *Trainer) channelHealth() (list []SwiGLUHealth, err error) {
 		return nil, err
 	}
 	ffn := t.health.Channels.Cols()
-	for layer := range t.Config.Model.Layers {
-		row := func(i int) []float32 { return x[(4*layer+i)*ffn:][:ffn] }
-		list = append(list, worstChannel(fmt.Sprintf("layers.%d", layer), row(0), row(1), row(2), row(3)))
+	for i, layer := range t.health.Layers {
+		row := func(k int) []float32 { return x[(4*i+k)*ffn:][:ffn] }
+		list = append(list, worstChannel(layer, row(0), row(1), row(2), row(3)))
 	}
 	return list, nil
 }

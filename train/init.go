@@ -70,16 +70,8 @@ func (t *Trainer) setMasters(values func(*nn.Param) ([]float32, error)) error {
 
 // setConstants writes the tensors whose initial value is not zero, parameters aside.
 func (t *Trainer) setConstants() error {
-	set := func(to *backend.Tensor, value float32) error {
-		return t.write(to, fp8.AppendFloats(nil, slices.Repeat([]float32{value}, t.wholeElems(to))...))
-	}
-	for tensor, value := range t.Model.Constants() {
-		if err := set(tensor, value); err != nil {
-			return err
-		}
-	}
-	for _, scale := range t.optimizer.scales {
-		if err := set(scale, 1); err != nil {
+	for to, value := range t.optimizer.constants() {
+		if err := t.write(to, fp8.AppendFloats(nil, slices.Repeat([]float32{value}, t.wholeElems(to))...)); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package train
 
 import (
 	"fmt"
-	"strings"
 
 	"octet/backend"
 	"octet/fp8"
@@ -20,7 +19,7 @@ type Job struct {
 	Phases []Phase       // of the whole run
 	Phase  int           // index of this job's phase
 	Vars   *backend.Vars
-	Model  *nn.Model
+	Model  *nn.Base // the layers of the model
 
 	// Inputs of every micro-batch: I32 [MicroBatch·Seq] ids, and step.control.
 	Tokens, Targets, Control *backend.Tensor
@@ -38,8 +37,9 @@ type Job struct {
 	Eval      *backend.Program
 	Health    *backend.Program // measures casts and channels; nil without train.health_every
 
+	network   Network
 	health    *nn.Health
-	optimizer optimizer
+	optimizer *AdamW
 	sharded   map[*backend.Tensor]bool // tensors that are sharded over the ranks
 	localAmax bool                     // for tests: amaxes are not reduced over ranks
 }
@@ -85,12 +85,9 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	}
 	j := &Job{
 		Config: c, Device: s, Recipe: r, Notes: notes, Phases: phases, Phase: phase,
-		Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{},
-		sharded: map[*backend.Tensor]bool{}, localAmax: localAmax,
+		Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{}, localAmax: localAmax,
 	}
-	shape := c.ModelConfig()
-	shape.Shards = c.shards()
-	if j.Model, err = nn.New(shape, r, j.Vars); err != nil {
+	if j.Model, j.network, err = c.network(r, j.Vars); err != nil {
 		return nil, err
 	}
 	j.Model.DeclareGrads()
@@ -100,10 +97,9 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	j.Control = j.Vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 	j.Loss = j.Vars.Tensor(backend.Output, "loss", fp8.F32, 1)
 	j.EvalLoss = j.Vars.Tensor(backend.Output, "eval_loss", fp8.F32, 1)
-	j.GradNorm = j.Vars.Tensor(backend.Output, "grad_norm", fp8.F32, 1)
-	j.Skip = j.Vars.Tensor(backend.Output, "skip", fp8.I32, 1)
-	j.Step = j.Vars.Tensor(backend.State, "optimizer.step", fp8.I32, 1)
-	j.optimizer = newOptimizer(j)
+	j.optimizer = NewAdamW(j.Model, c.Optimizer)
+	j.GradNorm, j.Skip, j.Step = j.optimizer.GradNorm, j.optimizer.Skip, j.optimizer.Step
+	j.listShards()
 
 	for i := range c.Train.Accumulate {
 		v := Variant{First: i == 0, Last: i == c.Train.Accumulate-1}
@@ -158,23 +154,19 @@ func (j *Job) recordMicro(v Variant) *backend.Program {
 	p := j.Vars.Program(v.String())
 	pass := j.pass(p, nn.Train)
 	pass.First, pass.Last = v.First, v.Last
-	losses := j.Model.LossAndGrads(pass, j.Tokens, j.Targets)
+	losses := j.network.LossAndGrads(pass, j.Tokens, j.Targets)
 	p.Add(&backend.Sum{X: losses, Out: j.Loss, Accumulate: !v.First})
 	return p
 }
 
-// recordUpdate records reductions first, since everything else depends on them,
-// then StepGate, the updates that it gates, and scales before the casts that use
-// them.
+// recordUpdate records reductions first, since everything else depends on them.
 func (j *Job) recordUpdate() *backend.Program {
 	p := j.Vars.Program("update").Phase(backend.Update)
 	j.reduceRecords(p)
 	if j.Config.Train.Ranks > 1 {
 		comm(p).Add(&backend.AllReduce{X: j.Loss, Reduce: backend.ReduceSum})
 	}
-	j.optimizer.record(j, p)
-	j.Model.UpdateScales(p, j.Skip)
-	j.Model.CastWeights(j.pass(p, nn.Train))
+	j.optimizer.Update(j.pass(p, nn.Train))
 	return p
 }
 
@@ -202,7 +194,7 @@ func (j *Job) recordCalibrate() *backend.Program {
 	pass := j.pass(p, nn.Calibrate)
 	pass.Last = false // the gradients need no reduction over ranks
 	j.Model.CastWeights(pass)
-	losses := j.Model.LossAndGrads(pass, j.Tokens, j.Targets)
+	losses := j.network.LossAndGrads(pass, j.Tokens, j.Targets)
 	p.Add(&backend.Sum{X: losses, Out: j.Loss})
 	j.reduceRecords(p)
 	j.Model.UpdateScales(p, nil)
@@ -217,7 +209,7 @@ func (j *Job) recordPrepare() *backend.Program {
 
 func (j *Job) recordEval() *backend.Program {
 	p := j.Vars.Program("eval")
-	losses := j.Model.Loss(j.pass(p, nn.Frozen), j.Tokens, j.Targets)
+	losses := j.network.Loss(j.pass(p, nn.Frozen), j.Tokens, j.Targets)
 	p.Add(&backend.Sum{X: losses, Out: j.EvalLoss})
 	return p
 }
@@ -231,21 +223,17 @@ func (j *Job) recordHealth() *backend.Program {
 	pass := j.pass(p, nn.Train)
 	pass.Last, pass.Health = false, j.health
 	j.Model.WeightHealth(pass)
-	j.Model.LossAndGrads(pass, j.Tokens, j.Targets)
+	j.network.LossAndGrads(pass, j.Tokens, j.Targets)
 	return p
 }
 
 // recompute applies train.recompute to the programs with a backward.
 func (j *Job) recompute() error {
+	attention := j.Model.AttentionOf()
 	group := map[string]func(*backend.Node) string{
-		"none":  nil,
-		"block": func(n *backend.Node) string { return n.Block },
-		"attention": func(n *backend.Node) string {
-			if layer, _, ok := strings.Cut(n.Scope, ".self_attn"); ok {
-				return layer
-			}
-			return ""
-		},
+		"none":      nil,
+		"block":     func(n *backend.Node) string { return n.Block },
+		"attention": func(n *backend.Node) string { return attention(n.Scope) },
 	}[j.Config.Train.Recompute]
 	if group == nil {
 		return nil

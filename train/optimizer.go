@@ -1,42 +1,64 @@
 package train
 
 import (
+	"iter"
+	"slices"
+
 	"octet/backend"
 	"octet/fp8"
 	"octet/nn"
 	"octet/recipe"
 )
 
-// optimizer holds AdamW's state: two moments for each parameter, with the rows of
-// its master. Moments of the layers' matrices have the recipe's formats, with one
-// scale per tensor or per block of a row.
-type optimizer struct {
+// AdamW is AdamW with clipping of the gradient norm, for all parameters of a model, with
+// its scales and the casts of its weights. A program of one's own records it so:
+//
+//	vars := backend.NewVars()
+//	m := ...                                 // layers on an nn.Base of vars, then Build
+//	m.DeclareGrads()
+//	opt := train.NewAdamW(m.Base, train.Default().Optimizer)
+//	update := m.Pass(vars.Program("update"), nn.Train, nn.Shape{Control: control})
+//	opt.Update(update)
+//
+// In every step it runs micro-batches, which write the gradients, and then the update. The
+// control words of the step hold the learning rate ([Optimizer.LRAt]).
+//
+// Each parameter has two moments with the shape of its master. Moments of quantized
+// parameters ([nn.Param]) have the recipe's formats, with one scale per tensor or per block
+// of a row; others are F32.
+type AdamW struct {
+	GradNorm *backend.Tensor // Output F32 [1]: norm of all gradients before clipping
+	Skip     *backend.Tensor // Output I32 [1]: 1 if the last update changed nothing, since the norm or an amax was not finite
+	Step     *backend.Tensor // State I32 [1]: number of updates, skipped ones excluded
+
+	config Optimizer
+	model  *nn.Base
 	m1, m2 map[*nn.Param]*backend.Tensor
 	scales []*backend.Tensor // of the quantized moments; initially 1
 }
 
-func newOptimizer(j *Job) optimizer {
-	o := optimizer{m1: map[*nn.Param]*backend.Tensor{}, m2: map[*nn.Param]*backend.Tensor{}}
-	for _, p := range j.Model.Params {
+// NewAdamW declares the optimizer's state for the parameters of m, after [nn.Base.Build].
+// Of c it reads Betas, Eps, EpsForm, WeightDecay and Clip.
+func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
+	o := &AdamW{
+		GradNorm: m.Vars.Tensor(backend.Output, "grad_norm", fp8.F32, 1),
+		Skip:     m.Vars.Tensor(backend.Output, "skip", fp8.I32, 1),
+		Step:     m.Vars.Tensor(backend.State, "optimizer.step", fp8.I32, 1),
+		config:   c, model: m, m1: map[*nn.Param]*backend.Tensor{}, m2: map[*nn.Param]*backend.Tensor{},
+	}
+	for _, p := range m.Params {
 		r := recipe.Optimizer{M1: fp8.F32, M2: fp8.F32}
 		if p.Quantized {
-			r = j.Recipe.Optimizer
+			r = m.Recipe.Optimizer
 		}
-		o.m1[p] = o.moment(j.Vars, p, "m1", r.M1, r.Block)
-		o.m2[p] = o.moment(j.Vars, p, "m2", r.M2, r.Block)
-		if p.Sharded() {
-			for _, t := range []*backend.Tensor{p.Master, o.m1[p], o.m2[p]} {
-				j.sharded[t] = true
-				if t.Block != backend.PerTensor {
-					j.sharded[t.Scale] = true
-				}
-			}
-		}
+		o.m1[p] = o.moment(p, "m1", r.M1, r.Block)
+		o.m2[p] = o.moment(p, "m2", r.M2, r.Block)
 	}
 	return o
 }
 
-func (o *optimizer) moment(vars *backend.Vars, p *nn.Param, name string, d fp8.DType, block int) *backend.Tensor {
+func (o *AdamW) moment(p *nn.Param, name string, d fp8.DType, block int) *backend.Tensor {
+	vars := o.model.Vars
 	t := vars.Tensor(backend.State, p.Name+"."+name, d, p.Master.Shape...)
 	if !recipe.Scaled(d) {
 		return t
@@ -52,9 +74,55 @@ func (o *optimizer) moment(vars *backend.Vars, p *nn.Param, name string, d fp8.D
 	return t
 }
 
+// Initial yields the tensors that are not zero before the first step, with their bytes:
+// scales of 1, and masters with the values of [nn.Param.Init]. A tensor can come twice, the
+// second time with its final bytes. It does not support sharded parameters.
+func (o *AdamW) Initial(seed uint64) iter.Seq2[*backend.Tensor, []byte] {
+	return func(yield func(*backend.Tensor, []byte) bool) {
+		for t, value := range o.constants() {
+			if !yield(t, fp8.AppendFloats(nil, slices.Repeat([]float32{value}, t.Elems())...)) {
+				return
+			}
+		}
+		for _, p := range o.model.Params {
+			codes, scaleInv := encodeMaster(p.Master.DType, p.Init(seed), o.model.Recipe.Optimizer.Pow2)
+			if !yield(p.Master, codes) || p.Master.Scale != nil && !yield(p.Master.Scale, fp8.AppendFloats(nil, scaleInv)) {
+				return
+			}
+		}
+	}
+}
+
+// constants yields the tensors of the model and of the optimizer whose initial value is not
+// 0, with that value, masters aside.
+func (o *AdamW) constants() iter.Seq2[*backend.Tensor, float32] {
+	return func(yield func(*backend.Tensor, float32) bool) {
+		for t, value := range o.model.Constants() {
+			if !yield(t, value) {
+				return
+			}
+		}
+		for _, t := range o.scales {
+			if !yield(t, 1) {
+				return
+			}
+		}
+	}
+}
+
+// Update appends the update of a step, after all of its micro-batches: the gradient norm,
+// StepGate, AdamW, the new scales, and the casts of the new weights. A non-finite norm or
+// amax skips all of it but the casts. The gradients must be declared
+// ([nn.Base.DeclareGrads]). With several ranks, all-reduce the model's maxima before it.
+func (o *AdamW) Update(p *nn.Pass) {
+	o.record(p.Program, p.Control)
+	o.model.UpdateScales(p.Program, o.Skip)
+	o.model.CastWeights(p)
+}
+
 // record appends the gradient norm, StepGate and one AdamW for each group of
 // parameters with equal weight decay and formats.
-func (o optimizer) record(j *Job, p *backend.Program) {
+func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 	var groups [3]struct {
 		name   string
 		params []*nn.Param
@@ -62,7 +130,7 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 	for i, name := range []string{"layers", "embedding", "norms"} {
 		groups[i].name = name
 	}
-	for _, param := range j.Model.Params {
+	for _, param := range o.model.Params {
 		g := 1
 		switch {
 		case param.Quantized:
@@ -72,10 +140,10 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 		}
 		groups[g].params = append(groups[g].params, param)
 	}
-	c := j.Config.Optimizer
+	c := o.config
 	gate := &backend.StepGate{
-		SumSquares: j.sumSquares(p), Amax: j.Model.Scales.Amax, Step: j.Step,
-		GradNorm: j.GradNorm, Coef: p.Temp("clip_coef", fp8.F32, 1), Skip: j.Skip,
+		SumSquares: o.sumSquares(p), Amax: o.model.Scales.Amax, Step: o.Step,
+		GradNorm: o.GradNorm, Coef: p.Temp("clip_coef", fp8.F32, 1), Skip: o.Skip,
 		Clip: float32(c.Clip),
 	}
 	p.Add(gate)
@@ -84,11 +152,11 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 			continue
 		}
 		op := &backend.AdamW{
-			Control: j.Control, Step: j.Step, Coef: gate.Coef, Skip: j.Skip,
+			Control: control, Step: o.Step, Coef: gate.Coef, Skip: o.Skip,
 			Amaxes: p.Temp("adamw."+g.name+".amax", fp8.F32, 3*len(g.params)),
 			Beta1:  float32(c.Betas[0]), Beta2: float32(c.Betas[1]), Eps: float32(c.Eps),
-			Rounding: j.Recipe.Optimizer.Rounding,
-			Pow2:     j.Recipe.Optimizer.Pow2, FloorV: i == 0 && j.Recipe.Optimizer.FloorV,
+			Rounding: o.model.Recipe.Optimizer.Rounding,
+			Pow2:     o.model.Recipe.Optimizer.Pow2, FloorV: i == 0 && o.model.Recipe.Optimizer.FloorV,
 		}
 		if c.EpsForm == "corrected" {
 			op.EpsForm = backend.EpsCorrected
@@ -118,9 +186,9 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 
 // sumSquares appends the squared gradient norm: the squares of sharded gradients,
 // all-reduced over the ranks, plus those of replicated gradients, counted once.
-func (j *Job) sumSquares(p *backend.Program) *backend.Tensor {
+func (o *AdamW) sumSquares(p *backend.Program) *backend.Tensor {
 	var sharded, replicated []*backend.Tensor
-	for _, param := range j.Model.Params {
+	for _, param := range o.model.Params {
 		if param.Sharded() {
 			sharded = append(sharded, param.Reduced)
 		} else {

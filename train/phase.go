@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"slices"
 
 	"octet/backend"
 	"octet/nn"
@@ -19,8 +20,8 @@ type Phase struct {
 //
 // Settings that differ from the choices of the config's recipe were given by the
 // user and apply in every phase, as when the command line names another recipe
-// ([Config.ForgetRecipe]). Phases in which no down_proj reads FP8 ignore the
-// settings of Smooth-SwiGLU.
+// ([Config.ForgetRecipe]). Phases in which no layer reads an MLP's hidden activation
+// in FP8 ignore the settings of Smooth-SwiGLU.
 func (c Config) Phases() ([]Phase, error) {
 	if err := c.Resolve(); err != nil {
 		return nil, err
@@ -35,6 +36,10 @@ func (c Config) Phases() ([]Phase, error) {
 // checkRows reports a row that has no effect under any recipe of the run.
 func checkRows(phases []Phase) error {
 	c := phases[0].Config
+	layers, err := c.linears()
+	if err != nil {
+		return err
+	}
 	for i := range c.Precision.Rows {
 		hasEffect := false
 		for _, p := range phases {
@@ -42,10 +47,10 @@ func checkRows(phases []Phase) error {
 			if err != nil {
 				return err
 			}
-			hasEffect = hasEffect || r.RowHasEffect(i, c.Model.Layers)
+			hasEffect = hasEffect || r.RowHasEffect(i, layers)
 		}
 		if !hasEffect {
-			return fmt.Errorf("precision.rows[%d] has no effect under recipe %s: an earlier row decides its fields, its operands are not FP8, or smooth-swiglu chooses their scaling (down_proj's input and weight); change or drop the row", i, c.Recipe)
+			return fmt.Errorf("precision.rows[%d] has no effect under recipe %s: an earlier row decides its fields, its operands are not FP8, or smooth-swiglu chooses their scaling; change or drop the row", i, c.Recipe)
 		}
 	}
 	return nil
@@ -80,11 +85,15 @@ func (c Config) phases() ([]Phase, error) {
 	return list, nil
 }
 
-// dropUnusedSmooth unsets the settings of Smooth-SwiGLU if no down_proj of the
-// recipe reads FP8.
+// dropUnusedSmooth unsets the settings of Smooth-SwiGLU if no layer reads an MLP's hidden
+// activation in FP8.
 func (c *Config) dropUnusedSmooth() error {
 	r, err := c.ResolvedRecipe()
-	if err != nil || smoothsAny(r, c.Model.Layers) {
+	if err != nil {
+		return err
+	}
+	layers, err := c.linears()
+	if err != nil || slices.ContainsFunc(layers, r.QuantizesHidden) {
 		return err
 	}
 	if nn.Activation(c.Model.Activation) == nn.SmoothSwiGLU {

@@ -175,14 +175,20 @@ func TestProgramsFollowTheRecipe(t *testing.T) {
 		j, err := NewJob(c, specOf(t, "emu"))
 		require.NoError(t, err)
 		seen := 0
+		layers := map[string]recipe.Layer{}
+		for _, l := range j.Model.Linears() {
+			layers[l.Scope] = l
+		}
 		for _, n := range j.Micro[Variant{true, true}].Nodes() {
 			op, ok := n.Op.(*backend.MatMul)
-			if !ok || n.Scope == "lm_head" {
+			l, known := layers[n.Scope]
+			if !ok || l.Head {
 				continue
 			}
+			require.True(t, known, n.Path())
 			gemm, a, b := roleOf(n, op)
-			require.Equal(t, j.Recipe.Cast(n.Scope, gemm, a).DType, op.A.DType, "%s %s A", n.Path(), gemm)
-			require.Equal(t, j.Recipe.Cast(n.Scope, gemm, b).DType, op.B.DType, "%s %s B", n.Path(), gemm)
+			require.Equal(t, j.Recipe.Cast(l, gemm, a).DType, op.A.DType, "%s %s A", n.Path(), gemm)
+			require.Equal(t, j.Recipe.Cast(l, gemm, b).DType, op.B.DType, "%s %s B", n.Path(), gemm)
 			seen++
 		}
 		require.Equal(t, 7*3*c.Model.Layers, seen, name)

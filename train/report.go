@@ -16,27 +16,13 @@ type Group struct {
 	N    int64  `json:"n"`
 }
 
-// ParamGroups counts parameters by module, padding rows excluded.
+// ParamGroups counts parameters by the kind of their layer, padding rows excluded.
 func (j *Job) ParamGroups() []Group {
 	count := map[string]int64{}
-	for _, p := range j.Model.Params {
-		count[paramGroup(p)] += int64(p.Rows) * int64(p.Cols())
+	for p, part := range j.Model.PartOf() {
+		count[part] += int64(p.Rows) * int64(p.Cols())
 	}
-	return ordered(count, "embedding", "attention", "mlp", "norms", "head")
-}
-
-func paramGroup(p *nn.Param) string {
-	switch {
-	case !p.Matrix:
-		return "norms"
-	case strings.Contains(p.Name, "self_attn"):
-		return "attention"
-	case strings.Contains(p.Name, "mlp"):
-		return "mlp"
-	case strings.HasPrefix(p.Name, "lm_head"):
-		return "head"
-	}
-	return "embedding"
+	return ordered(count, nn.Parts...)
 }
 
 // Memory is the planned device memory of a run, in bytes.
@@ -71,7 +57,7 @@ func (j *Job) MemoryOf(d backend.Driver, s backend.Spec, programs []*backend.Pro
 	classes, scopes := map[string]int64{}, map[string]int64{}
 	for t := range j.Vars.All() {
 		classes[t.Class.String()] += t.Bytes()
-		scopes[backend.FoldLayers(strings.TrimPrefix(t.Name, "model."))] += t.Bytes()
+		scopes[backend.FoldLayers(strings.TrimPrefix(t.Name, j.Model.ParamPrefix))] += t.Bytes()
 	}
 	m := Memory{Persistent: ordered(classes, "param", "state", "stash", "input", "output"), Snapshot: j.snapshotBytes()}
 	o, err := d.OutlineOf(s, programs)

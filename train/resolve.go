@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"octet/backend"
@@ -69,13 +70,13 @@ func (c *Config) Resolve() error {
 	if err := c.Validate(recipe.Names()); err != nil {
 		return err
 	}
+	layers, err := c.linears()
+	if err != nil {
+		return err
+	}
 	for i, row := range c.Precision.Rows {
-		if !matchesAny(row.Scope, c.Model.Layers) {
-			return fmt.Errorf("precision.rows[%d]: scope %q matches none of layers.0 to layers.%d and not lm_head; use a path such as layers.0.mlp.* or layers.*.%s, where * matches anything (the modules are %s)",
-				i, row.Scope, c.Model.Layers-1, recipe.Modules[0], strings.Join(recipe.Modules, ", "))
-		}
-		if matched, _ := path.Match(row.Scope, "lm_head"); matched && row.Format != "" && row.Format != r.Compute.String() {
-			return fmt.Errorf("precision.rows[%d]: scope %q matches lm_head, whose GEMMs run in %s; use scope = \"layers.*\" for the decoder layers alone", i, row.Scope, r.Compute)
+		if err := checkScope(row, layers, r.Compute.String()); err != nil {
+			return fmt.Errorf("precision.rows[%d]: scope %q %w", i, row.Scope, err)
 		}
 	}
 	if r, err = c.ResolvedRecipe(); err != nil {
@@ -85,30 +86,30 @@ func (c *Config) Resolve() error {
 		_, err := c.phases()
 		return err
 	}
-	if r.Smooth.On() && !smoothsAny(r, c.Model.Layers) {
-		return fmt.Errorf("model.activation = smooth-swiglu has no effect: no down_proj reads FP8 under recipe %s and the configured rows; use swiglu", c.Recipe)
+	if r.Smooth.On() && !slices.ContainsFunc(layers, r.QuantizesHidden) {
+		return fmt.Errorf("model.activation = smooth-swiglu has no effect: no layer reads the MLPs' hidden activation in FP8 under recipe %s and the configured rows; use swiglu", c.Recipe)
 	}
 	return nil
 }
 
-func matchesAny(scope string, layers int) bool {
-	for i := range layers {
-		for _, module := range recipe.Modules {
-			if ok, _ := path.Match(scope, recipe.Scope(module, i)); ok {
-				return true
-			}
+// checkScope returns an error for a row that matches no linear layer of the model, or gives
+// a head another format than compute. The error continues "scope X".
+func checkScope(row PrecisionRow, layers []recipe.Layer, compute string) error {
+	found, last := false, ""
+	for _, l := range layers {
+		if !l.Head {
+			last = l.Scope
+		}
+		matched, _ := path.Match(row.Scope, l.Scope)
+		if found = found || matched; matched && l.Head && row.Format != "" && row.Format != compute {
+			return fmt.Errorf("matches %s, whose GEMMs run in %s; use scope = \"layers.*\" for the decoder layers alone", l.Scope, compute)
 		}
 	}
-	return false
-}
-
-func smoothsAny(r recipe.Recipe, layers int) bool {
-	for i := range layers {
-		if r.Cast(recipe.Scope("mlp.down_proj", i), recipe.Fprop, recipe.Input).DType.IsFP8() {
-			return true
-		}
+	if !found {
+		return fmt.Errorf("matches none of the linear layers up to %s; use one of the paths %s, where * matches anything",
+			last, strings.Join(recipe.Paths(layers), ", "))
 	}
-	return false
+	return nil
 }
 
 // ResolvedRecipe returns the named recipe with the config's rows before its own and
@@ -149,12 +150,16 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	if err != nil {
 		return r, nil, err
 	}
+	layers, err := c.linears()
+	if err != nil {
+		return r, nil, err
+	}
 	if !s.BlockScales {
-		if err := r.CheckPerTensor(c.Model.Layers); err != nil {
+		if err := r.CheckPerTensor(layers); err != nil {
 			return r, nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, s.Backend, err)
 		}
 	}
-	return r.For(s.E4M3, s.Pairs, c.Model.Layers)
+	return r.For(s.E4M3, s.Pairs, layers)
 }
 
 // override sets *to to a config's value, if given.

@@ -5,6 +5,19 @@ import "octet/backend"
 // This file reads and writes tensors that are sharded over the ranks. Checkpoints and
 // changes of recipe use the full tensors.
 
+// listShards lists the sharded tensors: masters, moments, and their scales per block.
+func (j *Job) listShards() {
+	j.sharded = map[*backend.Tensor]bool{}
+	for _, p := range j.Model.Params {
+		for _, t := range []*backend.Tensor{p.Master, j.optimizer.m1[p], j.optimizer.m2[p]} {
+			j.sharded[t] = p.Sharded()
+			if t.Block != backend.PerTensor {
+				j.sharded[t.Scale] = p.Sharded()
+			}
+		}
+	}
+}
+
 // shardCount returns the number of equal shards of a tensor, 1 if it is replicated.
 func (j *Job) shardCount(t *backend.Tensor) int {
 	if j.sharded[t] {

@@ -67,6 +67,9 @@ func (s *Snapshot) arrange(j *Job) {
 // Snapshot copies the state from the ranks into s. It overwrites the contents of s,
 // so a write of these must have finished.
 func (t *Trainer) Snapshot(s *Snapshot, octetVersion, backendName string) error {
+	if t.Config.Network != nil {
+		return ErrOwnNetwork
+	}
 	if err := t.stateError(); err != nil {
 		return err
 	}

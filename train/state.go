@@ -53,6 +53,9 @@ func (t *Trainer) Contents(octetVersion, backendName string) (checkpoint.Content
 // Restore converts a checkpoint of a device with other formats: it rounds moments to
 // this device's E4M3 and derives scales from the histories (see [nn.Model.Pack]).
 func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
+	if t.Config.Network != nil {
+		return ErrOwnNetwork
+	}
 	state, err := ReadState(c)
 	if err != nil {
 		return err
@@ -199,6 +202,9 @@ func readFloats(from *checkpoint.Tensors, name string) ([]float32, error) {
 // checkpoint. Histories start empty, as with [Trainer.Init]; the first step's
 // calibration fills them.
 func (t *Trainer) InitFrom(ctx context.Context, path string) error {
+	if t.Config.Network != nil {
+		return ErrOwnNetwork
+	}
 	config, tensors, err := checkpoint.OpenModel(path)
 	if err != nil {
 		return err

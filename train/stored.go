@@ -26,6 +26,15 @@ func (t *Trainer) readFloats(from *backend.Tensor) ([]float32, error) {
 	return x, nil
 }
 
+// Weights returns the values of a parameter of Job.Model after the last completed step,
+// dequantized, padding rows included: [nn.Param.Elems].
+func (t *Trainer) Weights(p *nn.Param) ([]float32, error) {
+	if err := t.stateError(); err != nil {
+		return nil, err
+	}
+	return t.readMaster(p)
+}
+
 // readMaster returns a parameter's dequantized master.
 func (t *Trainer) readMaster(p *nn.Param) ([]float32, error) {
 	x, err := t.readFloats(p.Master)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"octet/data"
 	"octet/fp8"
@@ -153,8 +152,15 @@ func (t *Trainer) loadHostState(ctx context.Context, c *hostState) error {
 			return err
 		}
 	}
+	// Scales and histories whose values depend on the form of Smooth-SwiGLU start empty.
+	smoothed := t.Model.DependsOnSmoothing()
 	for _, s := range t.Model.Packed() {
-		x, err := t.Model.Pack(s, func(name string) ([]float32, error) { return c.record(name), nil })
+		x, err := t.Model.Pack(s, func(name string) ([]float32, error) {
+			if smoothed(name) {
+				return nil, nil
+			}
+			return c.records[name], nil
+		})
 		if err != nil {
 			return err
 		}
@@ -170,14 +176,4 @@ func (t *Trainer) loadHostState(ctx context.Context, c *hostState) error {
 		return err
 	}
 	return errors.Join(t.seek(c.position), t.prepare(ctx))
-}
-
-// record returns a scale or history that both recipes have, or nil. Records of w3's
-// input and weight and of its gradient always start empty, since their values depend
-// on the form of Smooth-SwiGLU.
-func (c *hostState) record(name string) []float32 {
-	if strings.Contains(name, ".mlp.hidden.") || strings.Contains(name, ".mlp.down_proj.") {
-		return nil
-	}
-	return c.records[name]
 }

@@ -56,7 +56,7 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 	}
 	groups := r.Trainer.ParamGroups()
 	line("parameters", "%s: %s", writers.Count(totalOf(groups)), list(groups, writers.Count))
-	if padded := r.Trainer.Model.Config.PaddedVocab(); padded != r.Config.Model.Vocab {
+	if padded := r.Config.ModelConfig().PaddedVocab(); padded != r.Config.Model.Vocab {
 		line("vocabulary", "%d, padded to %d for the matrix units", r.Config.Model.Vocab, padded)
 	}
 	hostText := ""
@@ -98,7 +98,7 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 // describeRecipes prints the table of a job's recipe, and the names of the recipes that
 // follow it.
 func describeRecipes(w io.Writer, j *train.Job) error {
-	if err := describeRecipe(w, j.Recipe, j.Notes, j.Config.Model.Layers); err != nil {
+	if err := describeRecipe(w, j.Recipe, j.Notes, j.Model.Linears()); err != nil {
 		return err
 	}
 	for _, p := range j.Phases[j.Phase+1:] {

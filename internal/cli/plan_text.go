@@ -52,7 +52,7 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 		}
 		fmt.Fprintf(w, "\nthe recipe that needs the most memory:\n\n")
 	}
-	if err := describeRecipe(w, job.Recipe, job.Notes, job.Config.Model.Layers); err != nil {
+	if err := describeRecipe(w, job.Recipe, job.Notes, job.Model.Linears()); err != nil {
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -12,6 +12,7 @@ import (
 	"octet/backend"
 	"octet/internal/config"
 	"octet/recipe"
+	"octet/train"
 )
 
 type recipesCmd struct {
@@ -42,9 +43,6 @@ path stands wherever a recipe's name does; the file's name names the recipe.
   format = "bf16"`
 }
 
-// describedLayers is the number of layers in a table, in which all layers are alike.
-const describedLayers = 2
-
 func (c recipesCmd) Run(t *terminal) error {
 	spec, err := backend.SpecOf(c.Backend)
 	if err != nil {
@@ -56,23 +54,30 @@ func (c recipesCmd) Run(t *terminal) error {
 	case len(c.Names) == 0:
 		return listRecipes(t.out)
 	}
+	// A table merges equal layers, so two stand for any number.
+	model := train.Default().ModelConfig()
+	model.Layers = 2
+	layers, err := model.Linears()
+	if err != nil {
+		return err
+	}
 	var text bytes.Buffer
 	for i, name := range c.Names {
 		r, err := config.FindRecipe(name)
 		if err != nil {
 			return badInput(err)
 		}
-		r, notes, err := r.For(spec.E4M3, spec.Pairs, describedLayers)
+		r, notes, err := r.For(spec.E4M3, spec.Pairs, layers)
 		if err != nil {
 			return badInput(err)
 		}
-		if !spec.BlockScales && r.CheckPerTensor(describedLayers) != nil {
+		if !spec.BlockScales && r.CheckPerTensor(layers) != nil {
 			notes = append(notes, spec.Backend+" does not compute this recipe: it supports only per-tensor scales")
 		}
 		if i > 0 {
 			fmt.Fprintf(&text, "\n%s\n\n", strings.Repeat("-", 72))
 		}
-		if err := describeRecipe(&text, r, notes, describedLayers); err != nil {
+		if err := describeRecipe(&text, r, notes, layers); err != nil {
 			return err
 		}
 	}
@@ -103,7 +108,7 @@ func listRecipes(w io.Writer) error {
 }
 
 // describeRecipe prints a recipe's table and the notes on how a device changes it.
-func describeRecipe(w io.Writer, r recipe.Recipe, notes []string, layers int) error {
+func describeRecipe(w io.Writer, r recipe.Recipe, notes []string, layers []recipe.Layer) error {
 	if err := r.Describe(w, layers); err != nil {
 		return err
 	}

@@ -38,6 +38,9 @@ var sections = func() []section {
 	list := []section{{}}
 	for i := range config.NumField() {
 		f := config.Field(i)
+		if f.Tag.Get("toml") == "-" {
+			continue
+		}
 		if f.Type.Kind() != reflect.Struct {
 			list[0].keys = append(list[0].keys, newKey("", f, i))
 			continue

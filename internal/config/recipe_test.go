@@ -36,8 +36,8 @@ func TestRecipeFile(t *testing.T) {
 	require.Equal(t, "long-history", r.Name)
 	require.Equal(t, 32, r.History)
 	require.Equal(t, recipe.Token, r.Smooth.Form)
-	require.Equal(t, fp8.BF16, r.Cast("layers.0.mlp.up_proj", recipe.Fprop, recipe.Input).DType)
-	require.Equal(t, fp8.E4M3, r.Cast("layers.1.mlp.up_proj", recipe.Fprop, recipe.Input).DType)
+	require.Equal(t, fp8.BF16, r.Cast(recipe.Layer{Scope: "layers.0.mlp.up_proj"}, recipe.Fprop, recipe.Input).DType)
+	require.Equal(t, fp8.E4M3, r.Cast(recipe.Layer{Scope: "layers.1.mlp.up_proj"}, recipe.Fprop, recipe.Input).DType)
 
 	// The file stands wherever a recipe's name does, and trains as the same keys in a
 	// configuration do.

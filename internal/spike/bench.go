@@ -26,7 +26,8 @@ func Alone(r recipe.Recipe) recipe.Recipe {
 type Bench struct {
 	*Problem
 	dev                   backend.Backend
-	model                 *nn.Model
+	model                 *nn.Base // one MLP
+	w3                    string   // path of its last layer
 	control               *backend.Tensor
 	prepare, step, update backend.Executable
 
@@ -40,15 +41,17 @@ func New(ctx context.Context, p *Problem, r recipe.Recipe) (*Bench, error) {
 	r.Rows = append([]recipe.Row{{Scope: "*.up_proj", DType: fp8.BF16}, {Scope: "*.gate_proj", DType: fp8.BF16}}, r.Rows...)
 	r.Optimizer = recipe.Optimizer{Master: fp8.F32, M1: fp8.F32, M2: fp8.F32}
 	vars := backend.NewVars()
-	m, err := nn.New(nn.Config{
-		Layers: 1, Dim: p.Dim, Heads: 1, KVHeads: 1, FFN: p.FFN, Vocab: 16,
-		Activation: nn.SmoothSwiGLU, RopeTheta: 1e4, NormEps: 1e-5, InitStd: 0.02,
-	}, r, vars)
+	m, err := nn.NewBase(r, vars)
 	if err != nil {
 		return nil, err
 	}
+	mlp := m.MLP("layers.0.mlp", nn.MLPShape{Dim: p.Dim, FFN: p.FFN, Activation: nn.SmoothSwiGLU})
+	grad := mlp.OutputGrad(m)
+	if err := m.Build(); err != nil {
+		return nil, err
+	}
 	m.DeclareGrads()
-	b := &Bench{Problem: p, model: m}
+	b := &Bench{Problem: p, model: m, w3: m.Linears()[2].Scope}
 	b.control = vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 	x := vars.Tensor(backend.Input, "x", fp8.F32, p.Tokens, p.Dim)
 	dy := vars.Tensor(backend.Input, "dy", fp8.F32, p.Tokens, p.Dim)
@@ -57,7 +60,15 @@ func New(ctx context.Context, p *Problem, r recipe.Recipe) (*Bench, error) {
 	}
 	prepare, step, update := pass("prepare"), pass("micro"), pass("update")
 	m.CastWeights(prepare)
-	m.MLPAndGrads(step, 0, x, dy)
+	m.ClearMaxima(step)
+	cast := func(pass *nn.Pass, x *backend.Tensor, to *nn.Slot) *nn.Value {
+		return pass.Store(to, p.Tokens, p.Dim, func(out []backend.Cast) backend.Op {
+			return &backend.Quantize{X: x, Out: out}
+		})
+	}
+	_, saved := mlp.Forward(step, cast(step, x, mlp.Input()), nil)
+	backward := step.Backward()
+	mlp.Backward(backward, saved, cast(backward, dy, grad))
 	m.UpdateScales(update.Program, nil)
 	m.CastWeights(update)
 	list, err := backend.Open("emu", backend.Options{})
@@ -82,15 +93,8 @@ func (b *Bench) start(ctx context.Context, prepare, step, update *backend.Progra
 	for t, value := range b.model.Constants() {
 		values[t] = slices.Repeat([]float32{value}, t.Elems())
 	}
-	for _, param := range b.model.Params {
-		switch param.Name {
-		case "model.layers.0.mlp.up_proj.weight":
-			values[param.Master] = b.up
-		case "model.layers.0.mlp.gate_proj.weight":
-			values[param.Master] = b.gate
-		case "model.layers.0.mlp.down_proj.weight":
-			values[param.Master] = b.down
-		}
+	for i, weight := range [][]float32{b.up, b.gate, b.down} {
+		values[b.model.Params[i].Master] = weight
 	}
 	for t, v := range values {
 		if err := b.write(t, v); err != nil {
@@ -119,10 +123,10 @@ func (b *Bench) Step(ctx context.Context, size float64) error {
 
 // Measure runs a step as Step does and returns the errors of w3's GEMMs.
 func (b *Bench) Measure(ctx context.Context, size float64) (Errors, error) {
-	var w watch
+	w := watch{w3: b.w3}
 	err := b.run(ctx, size, func() error { return b.step.RunObserved(ctx, w.observe) })
 	if err == nil && (w.hidden == nil || w.exact == nil || w.wgradInput == nil || w.grad == nil) {
-		err = fmt.Errorf("the program lacks SwiGLU or one of the three GEMMs of down_proj")
+		err = fmt.Errorf("the program lacks SwiGLU or one of the three GEMMs of w3")
 	}
 	if err != nil {
 		return Errors{}, err
@@ -135,11 +139,9 @@ func (b *Bench) Measure(ctx context.Context, size float64) (Errors, error) {
 func (b *Bench) run(ctx context.Context, size float64, step func() error) error {
 	if size != b.size {
 		row := b.outlier(size)
-		for _, p := range b.model.Params {
-			if p.Name == "model.layers.0.mlp.up_proj.weight" || p.Name == "model.layers.0.mlp.gate_proj.weight" {
-				if err := b.write(p.Master.RowRange(0, 1), row); err != nil {
-					return err
-				}
+		for _, p := range b.model.Params[:2] { // of up and gate
+			if err := b.write(p.Master.RowRange(0, 1), row); err != nil {
+				return err
 			}
 		}
 		if err := b.prepare.Run(ctx); err != nil {
@@ -181,6 +183,7 @@ func widen(x []float32) []float64 {
 // watch collects the operands of w3's GEMMs while a step runs.
 type watch struct {
 	operands
+	w3     string          // path of the observed GEMMs
 	exact  []float64       // the activation before smoothing and cast
 	hidden *backend.Tensor // h as fprop reads it
 	scale  []float64       // scale_inv of hidden
@@ -204,7 +207,7 @@ func (w *watch) observe(n *backend.Node, m backend.Memory) (err error) {
 		w.invC, w.tokenScale = values(op.InvC), values(op.TokenScale)
 	case *backend.MatMul:
 		switch {
-		case n.Scope != "layers.0.mlp.down_proj":
+		case n.Scope != w.w3:
 		case op.TransB:
 			w.input, w.weight, w.rowScale = values(op.A), values(op.B), values(op.RowScale)
 			w.hidden, w.scale = op.A, values(op.A.Scale)

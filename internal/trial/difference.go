@@ -44,9 +44,10 @@ func (d Difference) Exceeds(limit Difference) bool {
 // InputScale returns the scale of the input of the first layer's q, k and v, nil if the
 // recipe has none. Tests corrupt it and check that the runs then differ.
 func InputScale(j *train.Job) *backend.Tensor {
+	first := j.Model.AttentionOf()(j.Model.Linears()[0].Scope)
 	for _, n := range j.Micro[train.Variant{First: true, Last: j.Config.Train.Accumulate == 1}].Nodes() {
 		for _, o := range n.Operands() {
-			if name := o.Tensor.Name; strings.HasPrefix(name, "layers.0.self_attn.input.") && strings.HasSuffix(name, ".scale") {
+			if name := o.Tensor.Name; strings.HasPrefix(name, first+".input.") && strings.HasSuffix(name, ".scale") {
 				return o.Tensor
 			}
 		}

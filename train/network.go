@@ -1,0 +1,63 @@
+package train
+
+import (
+	"errors"
+
+	"octet/backend"
+	"octet/nn"
+	"octet/recipe"
+)
+
+// Network is a model of tokens, as a Trainer sees it beside the layers of its [nn.Base].
+// [nn.Model] is one. Tokens and targets are I32 [batch·seq].
+type Network interface {
+	// Loss appends a forward pass. It returns the cross-entropy of each token in nats, F32
+	// [batch·seq], 0 where the target is negative.
+	Loss(p *nn.Pass, tokens, targets *backend.Tensor) *backend.Tensor
+	// LossAndGrads appends a forward and a backward pass and returns the losses of Loss.
+	// It begins with [nn.Base.ClearMaxima] if p.First. Gradients are of the sum of the
+	// losses times Control.InvTokens.
+	LossAndGrads(p *nn.Pass, tokens, targets *backend.Tensor) *backend.Tensor
+}
+
+// ErrOwnNetwork is returned where files would store a network that Config.Network declares.
+var ErrOwnNetwork = errors.New("run folders and checkpoints store only decoders of the section model, not a network of Config.Network: read its weights with Trainer.Weights")
+
+// network declares the model under a recipe.
+func (c Config) network(r recipe.Recipe, vars *backend.Vars) (*nn.Base, Network, error) {
+	if c.Network == nil {
+		shape := c.ModelConfig()
+		shape.Shards = c.shards()
+		m, err := nn.New(shape, r, vars)
+		if err != nil {
+			return nil, nil, err
+		}
+		return m.Base, m, nil
+	}
+	b, err := nn.NewBase(r, vars)
+	if err != nil {
+		return nil, nil, err
+	}
+	b.Shards = c.shards()
+	n, err := c.Network(b, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	return b, n, b.Build()
+}
+
+// linears lists the linear layers of the model, which do not depend on the recipe.
+func (c Config) linears() ([]recipe.Layer, error) {
+	if c.Network == nil {
+		return c.ModelConfig().Linears()
+	}
+	plain, err := recipe.Lookup("fp32")
+	if err != nil {
+		return nil, err
+	}
+	b, _, err := c.network(plain, backend.NewVars())
+	if err != nil {
+		return nil, err
+	}
+	return b.Linears(), nil
+}
