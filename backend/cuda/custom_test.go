@@ -121,6 +121,33 @@ func single(v *backend.Vars, op backend.Op) *backend.Program {
 	return p
 }
 
+// The op that writes the operand of an FP8 GEMM writes it in the layout that the GEMM
+// requires, as the built-in ops do.
+func TestCustomOpWritesTransposedCopies(t *testing.T) {
+	v := backend.NewVars()
+	tensor := func(name string, d fp8.DType, shape ...int) *backend.Tensor { return v.Tensor(backend.Stash, name, d, shape...) }
+	x, scale, g := tensor("x", fp8.F32, 32, 16), tensor("scale", fp8.F32, 1), tensor("g", fp8.E5M2, 16, 32)
+	p := v.Program("p")
+	h := p.Temp("h", fp8.E4M3, 32, 16)
+	h.Scale, g.Scale = scale, scale
+	p.Add(&blend{
+		A: x, B: x, W: x.RowRange(0, 1), Source: blended,
+		Sum: []backend.Cast{{Out: h, Scale: scale}}, Product: []backend.Cast{{Out: tensor("product", fp8.F32, 32, 16)}},
+	})
+	p.Add(&backend.MatMul{A: h, TransA: true, B: g, TransB: true, Out: tensor("out", fp8.F32, 16, 16)})
+	require.NoError(t, p.Err())
+	lowered, err := lower(forDevice(t), []*backend.Program{p})
+	require.NoError(t, err)
+	nodes := lowered[0].Nodes()
+	sum, operand := nodes[0].Op.(*blend).Sum, nodes[1].Op.(*backend.MatMul).A
+	require.Len(t, sum, 1)
+	require.True(t, sum[0].Transpose)
+	require.Equal(t, []int{16, 32}, sum[0].Out.Shape)
+	require.Equal(t, sum[0].Out, operand)
+	_, err = (&binder{address: newMap().of}).bind(nodes[0])
+	require.NoError(t, err)
+}
+
 // A custom op is planned without a device.
 func TestCustomOpIsPlanned(t *testing.T) {
 	_, p := blendOf(blended)

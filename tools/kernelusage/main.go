@@ -30,19 +30,20 @@ import (
 // not full or not plain BF16, and the spills on the other path cost less than half the
 // threads would.
 var known = map[string]int{
-	"activation_grad": 324,
-	"adamw_amax":      32,
-	"add":             52,
-	"attention_128":   64,
-	"quantize":        48,
-	"quantize_blocks": 212,
-	"rms_norm":        284,
-	"rms_norm_grad":   664,
-	"rope":            328,
-	"swiglu":          244,
-	"swiglu_amax":     28,
-	"swiglu_by_row":   320,
-	"swiglu_grad":     1218,
+	"activation_grad":     324,
+	"adamw_amax":          32,
+	"add":                 52,
+	"attention_128":       64,
+	"custom_squared_relu": 4,
+	"quantize":            48,
+	"quantize_blocks":     212,
+	"rms_norm":            284,
+	"rms_norm_grad":       664,
+	"rope":                328,
+	"swiglu":              244,
+	"swiglu_amax":         28,
+	"swiglu_by_row":       320,
+	"swiglu_grad":         1218,
 }
 
 // customs are custom ops, by name.

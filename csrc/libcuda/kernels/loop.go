@@ -28,7 +28,7 @@ namespace custom {
 #line 1 %q
 %s
 }
-#line 1 "kernel"
+#line 1 "call of __device__ void f(float *out, const float *in)"
 struct Args : LoopArgs<%d, %d> {};
 struct F { __device__ void operator()(float *out, const float *in) const { custom::f(out, in); } };
 
