@@ -21,6 +21,7 @@ import (
 //
 // A dump names a custom op by its import path and type. The hash of a program does not
 // include Go code: an op that computes other numbers needs another type or setting.
+// It includes the CUDA source of a Loop.
 type Custom struct{}
 
 func (*Custom) check() error {
@@ -30,7 +31,8 @@ func (*Custom) check() error {
 func (*Custom) flops() int64 { return 0 }
 
 // CustomOp is an op of another package. Backend ref runs Reference, emu the loop of
-// a Looped op. Backends refuse the custom ops that they cannot run with ErrUnsupported.
+// a Looped op, cuda a loop with CUDA source. Backends refuse the custom ops that they
+// cannot run with ErrUnsupported.
 type CustomOp interface {
 	Op
 	// Check checks shapes, formats and settings. Operands are not nil, unless optional.

@@ -108,6 +108,24 @@ func TestPassesOverCustomOps(t *testing.T) {
 	}
 }
 
+func TestHashIncludesCUDASource(t *testing.T) {
+	dump := func(source string) (text, hash string) {
+		testLoop = func(o *looped) backend.Loop {
+			return backend.Loop{In: []*backend.Tensor{o.X}, Out: [][]backend.Cast{to(o.Y)}, F: func(_, _ [][]float32) {}, CUDA: source}
+		}
+		p := record(func(x, y *backend.Tensor) backend.Op { return &looped{X: x, Y: y} })
+		require.NoError(t, p.Err())
+		return p.Nodes()[0].String(), p.Hash()
+	}
+	none, h0 := dump("")
+	require.NotContains(t, none, "CUDA")
+	text, h1 := dump("one")
+	require.Contains(t, text, none+" CUDA=7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed")
+	_, h2 := dump("two")
+	require.NotEqual(t, h0, h1)
+	require.NotEqual(t, h1, h2)
+}
+
 type noMethods struct{ backend.Custom }
 
 type (
@@ -170,6 +188,12 @@ func TestInvalidLoops(t *testing.T) {
 		"Loop.In[0] is x:i32[8, 4]": func(o *looped) backend.Loop {
 			o.X.DType = fp8.I32
 			return backend.Loop{In: list(o.X), Out: casts(o.Y), F: f}
+		},
+		"use backend.Fill": func(o *looped) backend.Loop {
+			return backend.Loop{Out: casts(o.Y), F: f, CUDA: "void f(float *out, const float *in) {}"}
+		},
+		"CUDA computes single elements": func(o *looped) backend.Loop {
+			return backend.Loop{In: list(o.X), Out: casts(o.Y), F: f, WholeRows: true, CUDA: "void f(float *out, const float *in) {}"}
 		},
 	} {
 		testLoop = loop

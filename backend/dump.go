@@ -64,6 +64,11 @@ func (n *Node) format(name func(*Tensor) string, settings []string) string {
 	for _, s := range settings {
 		b.WriteString(" " + s)
 	}
+	if looped, ok := n.Op.(Looped); ok {
+		if source := looped.Loop().CUDA; source != "" {
+			fmt.Fprintf(&b, " CUDA=%x", sha256.Sum256([]byte(source)))
+		}
+	}
 	if n.Queue != ComputeQueue {
 		fmt.Fprintf(&b, " on %s", n.Queue)
 	}

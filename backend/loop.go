@@ -2,9 +2,9 @@ package backend
 
 import "fmt"
 
-// Looped is a CustomOp that computes its results in a loop over elements or rows. A
-// backend on the CPU runs the loop on all threads and casts the results as it casts those
-// of its own ops.
+// Looped is a CustomOp that computes its results in a loop over elements or rows. Backend
+// emu runs Loop.F on all threads, backend cuda Loop.CUDA. They cast the results as they
+// cast those of their own ops.
 type Looped interface {
 	CustomOp
 	// Loop returns the loop over the op's operands. It must list every operand that the
@@ -32,6 +32,18 @@ type Loop struct {
 	// norms. Widths may then differ between operands.
 	// Otherwise all operands have the same width and F receives pieces of a row.
 	WholeRows bool
+	// CUDA is CUDA C++ source for backend cuda, which refuses the op without it. It
+	// defines a function that computes F for one element,
+	//
+	//	__device__ void f(float *out, const float *in)
+	//
+	// with out[i] the element of result i and in[j] that of In[j], and anything that f
+	// needs. It cannot include files, and cannot have WholeRows. Messages of the compiler
+	// count its lines from 1.
+	//
+	// The compiler fuses x*y + z, so write __fmul_rn(x, y) + z for the bits of F. The hash
+	// of a program includes the text.
+	CUDA string
 }
 
 // ResultShape returns the shape of the result that casts store.
@@ -52,6 +64,8 @@ func checkLoop(l Loop, operands []Operand) error {
 		writes[o.Tensor] = writes[o.Tensor] || o.Access != In
 	}
 	k.that(l.F != nil, "Loop.F is nil")
+	k.that(l.CUDA == "" || !l.WholeRows, "Loop has CUDA and WholeRows: CUDA computes single elements")
+	k.that(l.CUDA == "" || len(l.In) > 0, "Loop has CUDA and no input: use backend.Fill")
 	k.that(len(l.Out) > 0, "Loop.Out is empty: the op has no result")
 	for i, casts := range l.Out {
 		k.that(len(casts) > 0, "Loop.Out[%d] has no cast: the result would be lost", i)

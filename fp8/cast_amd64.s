@@ -4,7 +4,7 @@
 #include "textflag.h"
 #include "zmm_amd64.h"
 
-// Casts to narrower formats. lines_amd64.s has the AVX-512 casts to whole cache lines
+// Casts to narrower formats. lines_amd64.s and lines_stochastic_amd64.s have the AVX-512 casts to whole cache lines
 // of eight-bit codes. DI, SI and CX are dst, src and the number of elements left.
 // SRC holds elements, V2 their codes.
 

@@ -58,15 +58,17 @@ func (s *suite) stepGate() {
 	}
 }
 
+// stateFormats are formats of the master weights, first and second moments.
+var stateFormats = [][3]fp8.DType{
+	{fp8.F32, fp8.F32, fp8.F32},
+	{fp8.F16, fp8.E4M3, fp8.E5M2},
+	{fp8.F16, fp8.F16, fp8.F16},
+	{fp8.F32, fp8.E4M3IEEE, fp8.E5M2},
+	{fp8.BF16, fp8.BF16, fp8.BF16},
+}
+
 func (s *suite) adamW() {
-	formats := [][3]fp8.DType{ // master, first and second moment
-		{fp8.F32, fp8.F32, fp8.F32},
-		{fp8.F16, fp8.E4M3, fp8.E5M2},
-		{fp8.F16, fp8.F16, fp8.F16},
-		{fp8.F32, fp8.E4M3IEEE, fp8.E5M2},
-		{fp8.BF16, fp8.BF16, fp8.BF16},
-	}
-	for _, f := range formats {
+	for _, f := range stateFormats {
 		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
 			for _, form := range []backend.EpsForm{backend.EpsHat, backend.EpsCorrected} {
 				s.add(func(b *fixture) {
@@ -97,16 +99,22 @@ func (s *suite) adamW() {
 			}
 		}
 	}
-	for _, f := range formats {
+	for _, f := range stateFormats {
 		s.add(func(b *fixture) {
 			op := b.newAdamW(f, 1, 64)
 			op.Pow2 = true
 			b.p.Add(op)
 		}, "adamw/%s-%s-%s/pow2", f[0], f[1], f[2])
 	}
-	// A second update divides by the root of the stored second moment. FloorV stores the
-	// smallest positive value where it would underflow to 0. No gradient is 0: ε alone
-	// would decide such an update and hide the others.
+	s.adamWFloor()
+	s.adamWShard()
+	s.adamWZero()
+}
+
+// A second update divides by the root of the stored second moment. FloorV stores the
+// smallest positive value where it would underflow to 0. No gradient is 0: ε alone
+// would decide such an update and hide the others.
+func (s *suite) adamWFloor() {
 	for _, f := range [][3]fp8.DType{
 		{fp8.F32, fp8.F32, fp8.F16}, {fp8.F32, fp8.F32, fp8.E4M3}, {fp8.F16, fp8.E4M3, fp8.E5M2},
 	} {
@@ -130,8 +138,11 @@ func (s *suite) adamW() {
 			}, "adamw/floor/%s/block%d", f[2], block)
 		}
 	}
-	// Ranks that share tensors have equal scales and different random bits.
-	for _, f := range formats[1:] {
+}
+
+// Ranks that share tensors have equal scales and different random bits.
+func (s *suite) adamWShard() {
+	for _, f := range stateFormats[1:] {
 		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
 			s.addRanks(2, func(b *fixture) {
 				op := b.newAdamW(f, 3, 5*7, 64)
@@ -147,9 +158,12 @@ func (s *suite) adamW() {
 			}, "adamw/%s-%s-%s/%s/shard", f[0], f[1], f[2], rounding)
 		}
 	}
+}
+
+func (s *suite) adamWZero() {
 	// Zero gradient and moments: an amax of 0 keeps the scale.
 	s.add(func(b *fixture) {
-		op := b.newAdamW(formats[1], 1, 50)
+		op := b.newAdamW(stateFormats[1], 1, 50)
 		clear(b.values[op.Grad[0]])
 		clear(b.values[op.M1[0]])
 		clear(b.values[op.M2[0]])
@@ -157,7 +171,7 @@ func (s *suite) adamW() {
 	}, "adamw/zero")
 	// Weight decay alone: small updates need correct rounding of the master weights.
 	s.add(func(b *fixture) {
-		op := b.newAdamW(formats[1], 1000, 300)
+		op := b.newAdamW(stateFormats[1], 1000, 300)
 		clear(b.values[op.Grad[0]])
 		op.Rounding, b.random = fp8.Stochastic, true
 		b.p.Add(op)

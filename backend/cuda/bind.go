@@ -23,11 +23,14 @@ type call struct {
 // launch is a kernel and its argument, a struct of 64-bit words passed by value.
 type launch struct {
 	kernel        string
-	source        string // file that defines the kernel
+	source        source
 	grid          [3]int
 	block, shared int // threads, and bytes of dynamic shared memory
 	args          []uint64
 }
+
+// source defines kernels: a file of package kernels, or the text of a custom op's.
+type source struct{ name, text string }
 
 // gemm is D = op(A)·op(B) + beta·C of row-major matrices.
 type gemm struct {
@@ -83,9 +86,9 @@ func (b *binder) bindAll(programs []*backend.Program) ([][][]call, error) {
 
 // bind turns a node into calls, in order.
 func (b *binder) bind(n *backend.Node) ([]call, error) {
-	row, ok := ops.Of(n.Op)
+	row, ok := rowOf(n.Op)
 	if !ok {
-		return nil, unsupported(n, "no kernel for %T; backends emu and ref run custom ops", n.Op)
+		return nil, unsupported(n, "no kernel for %T; a custom op must implement backend.Looped, with CUDA source in its Loop", n.Op)
 	}
 	if err := checkOperands(n, row.blockScaled); err != nil {
 		return nil, err
@@ -152,7 +155,7 @@ func (b *binder) launches(l kernels.Launches, args []uint64) []call {
 	args = append(args, scratch)
 	var calls []call
 	for _, k := range l.Kernels {
-		calls = append(calls, call{launch: &launch{kernel: k.Name, source: k.Source, grid: k.Grid, block: k.Block, shared: k.Shared, args: args}})
+		calls = append(calls, call{launch: &launch{kernel: k.Name, source: source{name: k.Source}, grid: k.Grid, block: k.Block, shared: k.Shared, args: args}})
 	}
 	return calls
 }

@@ -85,7 +85,7 @@ func TestEveryOpBindsOrIsRefused(t *testing.T) {
 							continue
 						}
 						l := c.launch
-						require.Contains(t, kernels.Sources()[l.source], l.kernel, "%s", n)
+						require.Contains(t, kernels.Sources()[l.source.name], l.kernel, "%s", n)
 						require.True(t, l.block > 0 && l.block <= 1024 && l.block%32 == 0, "%s: %+v", n, l)
 						require.True(t, l.grid[0] > 0 && l.grid[1] > 0 && l.grid[2] > 0 && l.grid[1] < 1<<16 && l.grid[2] < 1<<16, "%s: %+v", n, l)
 					}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"octet/internal/disk"
 )
 
 // choices are the algorithms of GEMMs, by kind. Algorithms sum in different orders, so a
@@ -96,19 +98,10 @@ func (r *algorithmCache) set(kind string, a algorithm) { r.Algorithms[kind], r.d
 // save replaces the file atomically, merging choices that other processes have written
 // meanwhile. If that fails, the next process chooses again.
 func (r *algorithmCache) save() {
-	if !r.dirty || r.path == "" || os.MkdirAll(filepath.Dir(r.path), 0o777) != nil {
+	if !r.dirty || r.path == "" {
 		return
 	}
 	all := r.read()
 	maps.Copy(all.Algorithms, r.Algorithms)
-	f, err := os.CreateTemp(filepath.Dir(r.path), "new-*")
-	if err != nil {
-		return
-	}
-	_, err = f.Write(all.text())
-	if f.Close() != nil || err != nil || os.Rename(f.Name(), r.path) != nil {
-		_ = os.Remove(f.Name())
-		return
-	}
-	r.dirty = false
+	r.dirty = disk.WriteCache(r.path, all.text()) != nil
 }

@@ -99,8 +99,8 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	return list, nil
 }
 
-// sources returns the files that define the kernels of calls.
-func sources(programs [][][]call) (list []string) {
+// sources returns the sources that define the kernels of calls.
+func sources(programs [][][]call) (list []source) {
 	for _, nodes := range programs {
 		for _, calls := range nodes {
 			for _, c := range calls {

@@ -25,12 +25,17 @@ type gpu struct {
 	compiler *libcuda.Compiler
 
 	mu        sync.Mutex
-	modules   map[string]*libcuda.Module // by source
-	functions map[string]*function       // by kernel
+	modules   map[source]*libcuda.Module
+	functions map[kernelID]*function
 
 	trial func() error // compares the wgmma kernels of attention with those of mma.sync, once
 
 	cache *algorithmCache // algorithms chosen for GEMMs; shared by all GPUs of a kind
+}
+
+type kernelID struct {
+	source source
+	name   string
 }
 
 type function struct {
@@ -85,7 +90,7 @@ func notOpened(ordinal int, err error) error {
 
 // newGPU starts cuBLASLt and NVRTC.
 func newGPU(d *libcuda.Device) (*gpu, error) {
-	g := &gpu{Device: d, modules: map[string]*libcuda.Module{}, functions: map[string]*function{}}
+	g := &gpu{Device: d, modules: map[source]*libcuda.Module{}, functions: map[kernelID]*function{}}
 	var err error
 	if g.lt, err = g.NewLt(); err != nil {
 		return nil, fmt.Errorf("start cuBLASLt: %w", err)
@@ -120,9 +125,10 @@ var compiling sync.Mutex
 // compile returns cubins of the sources that are not loaded yet, by source. NVRTC takes
 // seconds for each; the cubins are cached on disk. It compiles several at a time, which
 // NVRTC allows (its documentation, thread safety).
-func (g *gpu) compile(sources ...string) (map[string][]byte, error) {
+func (g *gpu) compile(sources ...source) (map[source][]byte, error) {
 	g.mu.Lock()
-	sources = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(sources))), func(s string) bool { return g.modules[s] != nil })
+	slices.SortFunc(sources, func(s, t source) int { return cmp.Or(cmp.Compare(s.name, t.name), cmp.Compare(s.text, t.text)) })
+	sources = slices.DeleteFunc(slices.Compact(sources), func(s source) bool { return g.modules[s] != nil })
 	g.mu.Unlock()
 	cubins := make([][]byte, len(sources))
 	var all errgroup.Group
@@ -139,7 +145,7 @@ func (g *gpu) compile(sources ...string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	bySource := map[string][]byte{}
+	bySource := map[source][]byte{}
 	for i, source := range sources {
 		bySource[source] = cubins[i]
 	}
@@ -147,7 +153,7 @@ func (g *gpu) compile(sources ...string) (map[string][]byte, error) {
 }
 
 // load loads cubins onto the device, by source.
-func (g *gpu) load(cubins map[string][]byte) error {
+func (g *gpu) load(cubins map[source][]byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for source, cubin := range cubins {
@@ -156,33 +162,34 @@ func (g *gpu) load(cubins map[string][]byte) error {
 		}
 		m, err := g.LoadModule(cubin)
 		if err != nil {
-			return fmt.Errorf("load the kernels of %s: %w", source, err)
+			return fmt.Errorf("load the kernels of %s: %w", source.name, err)
 		}
 		g.modules[source] = m
 	}
 	return nil
 }
 
-func (g *gpu) cubin(source string) ([]byte, error) {
-	text, ok := kernels.Sources()[source]
-	if !ok {
-		return nil, fmt.Errorf("package kernels has no source %s", source)
+func (g *gpu) cubin(s source) ([]byte, error) {
+	text := cmp.Or(s.text, kernels.Sources()[s.name])
+	if text == "" {
+		return nil, fmt.Errorf("package kernels has no source %s", s.name)
 	}
-	return g.compiler.Cubin(libcuda.Source{Name: source, Text: text, Headers: kernels.Headers()}, g.Arch(), kernels.Options()...)
+	return g.compiler.Cubin(libcuda.Source{Name: s.name, Text: text, Headers: kernels.Headers()}, g.Arch(), kernels.Options()...)
 }
 
 // function returns the kernel of a launch, whose source has been loaded.
 func (g *gpu) function(l *launch) (*libcuda.Function, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	f := g.functions[l.kernel]
+	id := kernelID{l.source, l.kernel}
+	f := g.functions[id]
 	if f == nil {
 		f = &function{}
 		var err error
 		if f.Function, err = g.modules[l.source].Function(l.kernel); err != nil {
 			return nil, err
 		}
-		g.functions[l.kernel] = f
+		g.functions[id] = f
 	}
 	if l.shared > f.shared { // kernels get 48 KiB without AllowShared, including their static shared memory
 		if err := f.AllowShared(l.shared); err != nil {

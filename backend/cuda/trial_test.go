@@ -24,7 +24,7 @@ func sourceOfAttention(t *testing.T, d *device) string {
 	require.NoError(t, d.Bind(vars))
 	list, err := d.Load(p)
 	require.NoError(t, err)
-	return list[0].(*executable).calls[0][0].launch.source
+	return list[0].(*executable).calls[0][0].launch.source.name
 }
 
 // Attention uses wgmma on compute capability 9.0 only, unless the device asks for

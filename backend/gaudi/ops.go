@@ -53,7 +53,7 @@ func (b *builder) build(op backend.Op) error {
 	row, ok := ops.Of(op)
 	switch {
 	case !ok:
-		return b.unsupported("no kernel for %T; backends emu and ref run custom ops", op)
+		return b.unsupported("no kernel for %T; custom ops run on emu, ref and, with CUDA source, on cuda", op)
 	case row.build == nil:
 		return nil
 	}

@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"octet/internal/disk"
 )
 
 // Cubin is Compile with a cache on disk: octet/cubin in the user's cache folder
@@ -26,7 +28,8 @@ func (c *Compiler) Cubin(src Source, arch string, options ...string) ([]byte, er
 	}
 	cubin, err := c.Compile(src, arch, options...)
 	if err == nil && path != "" {
-		writeCubin(path, cubin)
+		sum := sha256.Sum256(cubin)
+		_ = disk.WriteCache(path, append(sum[:], cubin...)) // without the file, the next process compiles
 	}
 	return cubin, err
 }
@@ -71,21 +74,4 @@ func readCubin(path string) ([]byte, bool) {
 	cubin := file[sha256.Size:]
 	sum := sha256.Sum256(cubin)
 	return cubin, bytes.Equal(sum[:], file[:sha256.Size])
-}
-
-// writeCubin replaces the file atomically: other processes may read or write it
-// concurrently. A cache that cannot be written only costs time.
-func writeCubin(path string, cubin []byte) {
-	if os.MkdirAll(filepath.Dir(path), 0o777) != nil {
-		return
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), "new-*")
-	if err != nil {
-		return
-	}
-	sum := sha256.Sum256(cubin)
-	_, err = f.Write(slices.Concat(sum[:], cubin))
-	if f.Close() != nil || err != nil || os.Rename(f.Name(), path) != nil {
-		_ = os.Remove(f.Name())
-	}
 }

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"os"
 	"path/filepath"
+
+	"octet/internal/disk"
 )
 
 // cache stores compiled libraries for later processes, one file each: a checksum of the
@@ -41,18 +43,9 @@ func (c cache) load(name string, from [sha256.Size]byte) []byte {
 	return code
 }
 
-// store writes a library, in place of any with the same name. It is safe in concurrent
-// processes: each renames a temporary file of its own.
+// store writes a library, in place of any with the same name.
 func (c cache) store(name string, from [sha256.Size]byte, code []byte) {
-	if c.dir == "" || os.MkdirAll(c.dir, 0o700) != nil {
-		return
-	}
-	f, err := os.CreateTemp(c.dir, "."+name+"-")
-	if err != nil {
-		return
-	}
-	_, err = f.Write(append(sum(from[:], code), code...))
-	if f.Close() != nil || err != nil || os.Rename(f.Name(), filepath.Join(c.dir, name)) != nil {
-		_ = os.Remove(f.Name()) // the next process tries again
+	if c.dir != "" {
+		_ = disk.WriteCache(filepath.Join(c.dir, name), append(sum(from[:], code), code...)) // else the next process compiles
 	}
 }

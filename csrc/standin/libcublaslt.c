@@ -24,11 +24,6 @@ enum {
 
 enum { F32 = 0, F16 = 2, BF16 = 14, E4M3 = 28, E5M2 = 29 };
 
-long setting(const char *name, long fallback) {
-	const char *value = getenv(name);
-	return value ? atol(value) : fallback;
-}
-
 // Attributes of a matmul descriptor, as indices of description.value.
 enum { TRANSA, TRANSB, A_SCALE, B_SCALE, D_SCALE, AMAX_D, FAST, ATTRIBUTES };
 

@@ -11,11 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-long setting(const char *name, long fallback) {
-	const char *value = getenv(name);
-	return value ? atol(value) : fallback;
-}
-
 // The lock is recursive: operations that run in a driver call may call the driver.
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static pthread_cond_t notification = PTHREAD_COND_INITIALIZER;

@@ -29,11 +29,6 @@ static const size_t sizes[TYPES] = {[UINT8] = 1, [INT32] = 4, [F32] = 4};
 // NCCL's log begins with this text, which names the CUDA version of the build.
 __attribute__((used)) static const char version[] = "NCCL version 2.30.7+cuda13.0";
 
-long setting(const char *name, long fallback) {
-	const char *value = getenv(name);
-	return value ? atol(value) : fallback;
-}
-
 static struct {
 	int (*enqueue)(void *stream, op_run run, const void *data, size_t bytes);
 	int (*device)(const void *p, size_t bytes);
@@ -102,16 +97,17 @@ int ncclCommInitAll(comm **out, int ranks, const int *devices) {
 	int gpus = 0;
 	if (!driver.enqueue || driver.count(&gpus))
 		return UNHANDLED_CUDA_ERROR;
-	// A communicator must not have a GPU twice (NCCL user guide, Creating a Communicator).
-	for (int i = 0; i < ranks; i++)
-		for (int j = 0; j < i; j++)
-			if (devices[i] == devices[j])
-				return INVALID_USAGE;
-	clique *all = calloc(1, sizeof *all + ranks * sizeof(comm *));
-	all->ranks = ranks;
 	for (int i = 0; i < ranks; i++) {
 		if (devices[i] < 0 || devices[i] >= gpus)
 			return INVALID_ARGUMENT;
+		// A communicator must not have a GPU twice (NCCL user guide, Creating a Communicator).
+		for (int j = 0; j < i; j++)
+			if (devices[i] == devices[j])
+				return INVALID_USAGE;
+	}
+	clique *all = calloc(1, sizeof *all + ranks * sizeof(comm *));
+	all->ranks = ranks;
+	for (int i = 0; i < ranks; i++) {
 		all->members[i] = calloc(1, sizeof(comm));
 		*all->members[i] = (comm){.of = all, .rank = i, .ordinal = devices[i]};
 		out[i] = all->members[i];

@@ -37,12 +37,7 @@ typedef struct {
 static gpu gpus[MAX_GPUS];
 static int started, readings;
 
-static long read_setting(const char *name, long fallback) {
-	const char *value = getenv(name);
-	return value ? atol(value) : fallback;
-}
-
-static unsigned count(void) { return read_setting("STANDIN_NVML_GPUS", 1); }
+static unsigned count(void) { return setting("STANDIN_NVML_GPUS", 1); }
 
 // check returns the error of a call with a handle; name is the function's, without
 // nvmlDeviceGet.
@@ -54,7 +49,7 @@ static int check(const gpu *device, const char *name) {
 	const char *unsupported = getenv("STANDIN_NVML_UNSUPPORTED");
 	if (unsupported && (strstr(unsupported, name) || !strcmp(unsupported, "all")))
 		return NOT_SUPPORTED;
-	const long lost = read_setting("STANDIN_NVML_LOST", 0);
+	const long lost = setting("STANDIN_NVML_LOST", 0);
 	return lost && readings >= lost ? GPU_IS_LOST : SUCCESS;
 }
 
@@ -62,8 +57,8 @@ static int check(const gpu *device, const char *name) {
 static int ordinal(const gpu *device) { return count() - 1 - (device - gpus); }
 
 int nvmlInit_v2(void) {
-	if (read_setting("STANDIN_NVML_INIT", SUCCESS))
-		return read_setting("STANDIN_NVML_INIT", SUCCESS);
+	if (setting("STANDIN_NVML_INIT", SUCCESS))
+		return setting("STANDIN_NVML_INIT", SUCCESS);
 	if (started++ == 0)
 		readings = 0;
 	return SUCCESS;

@@ -34,11 +34,6 @@ typedef struct {
 	size_t bytes; // of image
 } program;
 
-long setting(const char *name, long fallback) {
-	const char *value = getenv(name);
-	return value ? atol(value) : fallback;
-}
-
 int nvrtcVersion(int *major, int *minor) {
 	*major = 13;
 	*minor = 99; // not a version of NVIDIA's, so caches do not mix the outputs

@@ -16,11 +16,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-long setting(const char *name, long fallback) {
-	const char *value = getenv(name);
-	return value ? atol(value) : fallback;
-}
-
 void complain(const char *format, ...) {
 	va_list args;
 	va_start(args, format);

@@ -2,6 +2,8 @@
 #ifndef STANDIN_LIBSYNAPSE_H
 #define STANDIN_LIBSYNAPSE_H
 
+#include "setting.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -59,10 +61,6 @@ enum {
 	MAX_OPERANDS = 64, // inputs of a node, and outputs
 	MAX_PARAMS = 1024, // bytes of a kernel's parameters
 };
-
-// setting returns the value of an environment variable. It reads it at each call, so that
-// a test can change it.
-long setting(const char *name, long fallback);
 
 // complain writes a reason to stderr. SynapseAI writes such reasons to its log files.
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));

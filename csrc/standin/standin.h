@@ -2,12 +2,10 @@
 #ifndef STANDIN_H
 #define STANDIN_H
 
+#include "setting.h"
+
 #include <stddef.h>
 #include <stdint.h>
-
-// setting returns the value of an environment variable. It reads it at each call, so that
-// a test can change it.
-long setting(const char *name, long fallback);
 
 // GPU i of CUDA is on PCI bus FIRST_BUS + i.
 enum { FIRST_BUS = 0x10 };

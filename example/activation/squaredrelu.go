@@ -31,7 +31,10 @@ func (o *SquaredReLU) Loop() backend.Loop {
 			x = max(x, 0)
 			out[0][i] = x * x
 		}
-	}}
+	}, CUDA: `__device__ void f(float *out, const float *in) {
+	const float x = in[0] <= 0.0f ? 0.0f : in[0]; // unlike fmaxf, keeps a NaN
+	out[0] = x * x;
+}`}
 }
 
 // SquaredReLUGrad is DX = 2·DOut·max(X, 0).
@@ -65,5 +68,7 @@ func (o *SquaredReLUGrad) Loop() backend.Loop {
 		for i, x := range in[1] {
 			out[0][i] = in[0][i] * (2 * max(x, 0))
 		}
-	}}
+	}, CUDA: `__device__ void f(float *dx, const float *in) {
+	dx[0] = in[0] * (2.0f * (in[1] <= 0.0f ? 0.0f : in[1]));
+}`}
 }

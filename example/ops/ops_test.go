@@ -1,5 +1,5 @@
 // Package ops shows how a module of its own adds ops to Octet: SquaredReLU with a loop,
-// which backends on the CPU run, and Median with a reference alone.
+// which backends emu and cuda run, and Median with a reference alone.
 package ops
 
 import (
@@ -37,7 +37,10 @@ func (o *SquaredReLU) Loop() backend.Loop {
 			x = max(x, 0)
 			out[0][i] = x * x
 		}
-	}}
+	}, CUDA: `__device__ void f(float *out, const float *in) {
+	const float x = fmaxf(in[0], 0.0f);
+	out[0] = in[0] == in[0] ? x * x : in[0]; // fmaxf drops a NaN
+}`}
 }
 
 // Median is Out[r] = the median of row r of X, the lower one of two.

@@ -14,9 +14,12 @@ import (
 	"octet/fp8"
 )
 
+// backends are the backends that run loops. With -tags cuda, cuda_test.go adds cuda.
+var backends = []string{"emu", "emu:h100", "emu:gaudi2"}
+
 // Backends compute what Reference defines, in every format and rounding.
 func TestSquaredReLU(t *testing.T) {
-	for _, name := range []string{"ref", "emu", "emu:h100", "emu:gaudi2"} {
+	for _, name := range append(backends, "ref") {
 		driver, device, err := backend.Find(name)
 		require.NoError(t, err)
 		for c := range conformance.Of("squared-relu", 0, func(b *conformance.Bench) backend.Op {
@@ -76,7 +79,7 @@ func (m *mlp) run(t *testing.T, name string, out *backend.Tensor) []float32 {
 
 // A custom op runs in a program with other ops.
 func TestProgram(t *testing.T) {
-	for _, name := range []string{"emu", "emu:h100", "emu:gaudi2"} {
+	for _, name := range backends {
 		driver, device, err := backend.Find(name)
 		require.NoError(t, err)
 		spec, err := driver.Spec(device)
@@ -104,7 +107,7 @@ func TestMedian(t *testing.T) {
 		require.Equal(t, 15, below)
 	}
 
-	devices, err := backend.Open("emu", backend.Options{})
+	devices, err := backend.Open(backends[0], backend.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, devices[0].Close()) })
 	_, err = backend.Load(devices[0], m.p)

@@ -103,16 +103,11 @@ template <int FORMAT, bool RANDOM> __device__ inline u32 encode_bits(float x, u3
 // correctly. F16 has only 13: its subnormals need encode_bits.
 template <int FORMAT> __device__ inline u32 rounded_up(float x, u32 word, int half) {
 	typedef Facts<FORMAT> F;
-	if (F::WIDTH == 7) {
-		const u32 random = __byte_perm(word, 0, half ? 0x4324 : 0x4104);
-		const float a = __fmul_rz(fminf(fabsf(x), largest_of(FORMAT)), __uint_as_float((u32)(128 - F::SMALLEST) << 23));
-		return (__float_as_uint(a) << (1 + F::MANTISSA)) + random;
-	}
-	const u32 random = half ? word >> 16 : word & 0xffffu;
+	const u32 random = F::WIDTH == 7 ? __byte_perm(word, 0, half ? 0x4324 : 0x4104) : half ? word >> 16 : word & 0xffffu;
 	if (FORMAT == BF16)
 		return __float_as_uint(x) + random;
 	const float a = __fmul_rz(fminf(fabsf(x), largest_of(FORMAT)), __uint_as_float((u32)(128 - F::SMALLEST) << 23));
-	return (__float_as_uint(a) << (16 + F::MANTISSA - 23)) + random;
+	return (__float_as_uint(a) << (F::WIDTH == 7 ? 1 + F::MANTISSA : 16 + F::MANTISSA - 23)) + random;
 }
 
 // pair2 returns the codes of two values, the first in the low half: 32 bits, 16 for FP8.
