@@ -45,8 +45,6 @@ type Executable interface {
 	// RunObserved executes the program node by node and calls the observer after
 	// each node. Profiles, comparisons and the search for the first NaN use it.
 	RunObserved(context.Context, Observer) error
-	// Plan returns the placement of the temps.
-	Plan() *Plan
 }
 
 // Observer is called after each node. Its error stops the run, and RunObserved returns
@@ -132,32 +130,33 @@ type Chooser interface {
 	Choices() []byte
 }
 
-// Driver describes and opens the devices of one backend. Spec and Lower need no
-// device, so programs can be planned and inspected on any machine.
+// Driver describes and opens the devices of one backend. Spec, Lower and Outline need no
+// device, so programs can be planned and inspected on any machine. Name, Spec and Open are
+// required. Register replaces the other functions, if nil, by their defaults.
 type Driver struct {
 	Name string
-	// Rank orders the drivers when the user names none: the highest one whose
+	// Priority orders the drivers when the user names none: the highest one whose
 	// Available("") is nil wins.
-	Rank int
-	// Available returns why the device cannot be used here; nil if it can.
-	Available func(device string) error
+	Priority int
 	// Spec describes the device named after the colon in "cuda:0" or "emu:h100".
 	// An unknown name is an error that lists the known ones.
 	Spec func(device string) (Spec, error)
-	// Lower rewrites the programs of one set of variables into programs that the
-	// backend runs, in the same order. It may fuse, transpose and reorder, but must
-	// not change a bit of the result. A program that writes a tensor must be lowered
-	// together with those that read it, and before Bind: Lower declares a variable for
-	// each copy in another layout. Lowering the same programs again declares no more.
-	Lower func(Spec, []*Program) ([]*Program, error)
-	// Outline returns what Load will allocate and launch for a set of lowered
-	// programs. nil: Load allocates the temps of MakePlan with PerOp, nothing else.
-	Outline func(Spec, []*Program) (Outline, error)
 	// Open creates the backends of all ranks, in order of rank.
 	Open func(device string, o Options) ([]Backend, error)
+	// Lower rewrites the programs of one set of variables into programs that the
+	// backend runs, in the same order. It may fuse, transpose and reorder, but must
+	// not change a bit of the result. It may declare a variable for a copy in another
+	// layout; lowering the same programs again declares no more. Callers use the
+	// function Lower. Default: the programs as they are.
+	Lower func(Spec, []*Program) ([]*Program, error)
+	// Outline returns what Load will allocate and launch for a set of lowered
+	// programs. Callers use OutlineOf. Default: the temps of MakePlan with PerOp.
+	Outline func(Spec, []*Program) (Outline, error)
+	// Available returns why the device cannot be used here; nil if it can. Default:
+	// it always can.
+	Available func(device string) error
 	// Probe checks this machine for what the driver needs: hardware, libraries and
-	// their versions. It may load libraries, but opens no device. Register replaces
-	// nil by a Probe without findings.
+	// their versions. It may load libraries, but opens no device. Default: no findings.
 	Probe func() []Finding
 	// Examine opens the device and checks that its libraries support the lowered
 	// programs, which may take minutes. nil if running the programs would show the
@@ -197,6 +196,17 @@ var registry = struct {
 
 // Register makes a driver known by name; packages call it from init.
 func Register(d Driver) {
+	if d.Lower == nil {
+		d.Lower = func(_ Spec, programs []*Program) ([]*Program, error) { return programs, nil }
+	}
+	if d.Outline == nil {
+		d.Outline = func(s Spec, lowered []*Program) (Outline, error) {
+			return Outline{Temps: MakePlan(s.Align, PerOp, lowered...).Bytes}, nil
+		}
+	}
+	if d.Available == nil {
+		d.Available = func(string) error { return nil }
+	}
 	if d.Probe == nil {
 		d.Probe = func() []Finding { return nil }
 	}
@@ -205,17 +215,17 @@ func Register(d Driver) {
 	registry.drivers[d.Name] = d
 }
 
-// Drivers returns the registered drivers, highest Rank first.
+// Drivers returns the registered drivers, highest Priority first.
 func Drivers() []Driver {
 	registry.Lock()
 	defer registry.Unlock()
 	return slices.SortedFunc(maps.Values(registry.drivers), func(a, b Driver) int {
-		return cmp.Or(b.Rank-a.Rank, strings.Compare(a.Name, b.Name))
+		return cmp.Or(b.Priority-a.Priority, strings.Compare(a.Name, b.Name))
 	})
 }
 
 // Find splits "name" or "name:device" and returns the driver and the device. An
-// empty name picks the available driver of the highest Rank.
+// empty name picks the available driver of the highest Priority.
 func Find(name string) (d Driver, device string, err error) {
 	base, device, _ := strings.Cut(name, ":")
 	var known []string
@@ -247,28 +257,44 @@ func Open(name string, o Options) ([]Backend, error) {
 	return d.Open(device, o)
 }
 
-// Load prepares programs to run on b, which must not be bound yet. It lowers the
-// programs together, binds their variables and loads the lowered programs, in the same
-// order. It returns errors of the recording, and wraps ErrUnsupported if the device
-// cannot run an op.
-//
-// Ranks that train together lower once (Driver.Lower); each binds and loads the result.
-func Load(b Backend, programs ...*Program) ([]Executable, error) {
+// Lower returns programs as the backend of s runs them, in the same order. Dry runs and
+// Load lower by this function alone. It returns errors of the recording. A program that
+// writes a tensor must be lowered together with those that read it.
+func Lower(s Spec, programs ...*Program) ([]*Program, error) {
 	for _, p := range programs {
 		if err := p.Err(); err != nil {
 			return nil, fmt.Errorf("recording %s: %w", p.Name(), err)
 		}
 	}
-	spec, vars := b.Spec(), programs[0].Vars()
-	driver, _, err := Find(spec.Backend)
+	d, _, err := Find(s.Backend)
 	if err != nil {
 		return nil, err
 	}
-	if programs, err = driver.Lower(spec, programs); err != nil {
+	return d.Lower(s, programs)
+}
+
+// OutlineOf returns what the backend of s will allocate and launch for programs that
+// Lower returned.
+func OutlineOf(s Spec, lowered ...*Program) (Outline, error) {
+	d, _, err := Find(s.Backend)
+	if err != nil {
+		return Outline{}, err
+	}
+	return d.Outline(s, lowered)
+}
+
+// Load prepares programs to run on b, which must not be bound yet. It lowers the
+// programs together, binds their variables and loads the lowered programs, in the same
+// order. It wraps ErrUnsupported if the device cannot run an op.
+//
+// Ranks that train together call Lower once; each binds and loads the result.
+func Load(b Backend, programs ...*Program) ([]Executable, error) {
+	lowered, err := Lower(b.Spec(), programs...)
+	if err != nil {
 		return nil, err
 	}
-	if err := b.Bind(vars); err != nil {
+	if err := b.Bind(programs[0].Vars()); err != nil {
 		return nil, err
 	}
-	return b.Load(programs...)
+	return b.Load(lowered...)
 }

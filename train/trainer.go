@@ -99,11 +99,7 @@ func (t *Trainer) open(devices []backend.Backend) error {
 	j, corpus := t.Job, t.corpus
 	seq := j.Config.Data.Seq
 	spec := devices[0].Spec() // that of all
-	driver, _, err := backend.Find(spec.Backend)
-	if err != nil {
-		return err
-	}
-	lowered, err := j.Lowered(driver, spec)
+	lowered, err := backend.Lower(spec, j.Programs()...)
 	if err != nil {
 		return err
 	}

@@ -97,11 +97,8 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	var runs []backend.Executable
 	for rank, b := range fixtures {
 		want, got := reference[rank], tested[rank]
-		if err := errors.Join(b.vars.Err(), b.p.Err()); err != nil {
-			return err
-		}
 		b.declared = slices.Collect(b.vars.All()) // lowering may add others
-		lowered, err := d.Lower(spec, []*backend.Program{b.p})
+		lowered, err := backend.Lower(spec, b.p)
 		if err != nil {
 			return err
 		}

@@ -97,7 +97,7 @@ import (
 func init() {
 	backend.Register(backend.Driver{
 		Name:      "cuda",
-		Rank:      20,
+		Priority:  20,
 		Available: available,
 		Spec:      spec,
 		Lower:     lower,

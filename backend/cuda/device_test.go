@@ -114,7 +114,7 @@ func TestRun(t *testing.T) {
 	require.ErrorContains(t, d.Bind(v), "bound already")
 	list, err := d.Load(p)
 	require.NoError(t, err)
-	require.Equal(t, int64(rows*2*cols*4), list[0].Plan().Bytes)
+	require.Equal(t, int64(rows*2*cols*4), list[0].(*executable).plan.Bytes)
 
 	read := make([]byte, out.Bytes())
 	require.NoError(t, d.Read(out, read))

@@ -137,8 +137,6 @@ type executable struct {
 	clock     []*libcuda.Event // before, between and after the nodes; created by RunTimed
 }
 
-func (x *executable) Plan() *backend.Plan { return x.plan }
-
 // Run enqueues the program and does not wait for it. The first run issues its calls one
 // by one: libraries load kernels and connect GPUs on first use, which a capture does not
 // allow, and a program that runs once needs no graph. The second run records a graph, and

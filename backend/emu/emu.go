@@ -13,14 +13,10 @@ import (
 
 func init() {
 	backend.Register(backend.Driver{
-		Name:      "emu",
-		Available: func(string) error { return nil },
-		Spec:      spec,
-		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
-			return list, nil // every op fuses its casts, no operand needs another layout
-		},
-		Outline: outline,
+		Name:    "emu",
+		Spec:    spec,
 		Open:    open,
+		Outline: outline,
 		Probe:   probe,
 	})
 }
@@ -223,8 +219,6 @@ type executable struct {
 	nodes   []*backend.Node
 	kernels []kernel
 }
-
-func (x *executable) Plan() *backend.Plan { return x.binder.plan }
 
 func (x *executable) Run(ctx context.Context) error {
 	if err := x.interrupted(ctx); err != nil {

@@ -18,7 +18,7 @@ func agree(t *testing.T, model string, p *backend.Program, values map[*backend.T
 	require.NoError(t, p.Err())
 	d := interpreterDriver(model)
 	s := specOf(t, model)
-	lowered, err := d.Lower(s, []*backend.Program{p})
+	lowered, err := backend.Lower(s, p)
 	require.NoError(t, err)
 	c := newCutter(s, false, lowered...)
 	schedule, err := c.cut(lowered[0])

@@ -175,10 +175,6 @@ type executable struct {
 	observed *bound  // op by op; nil before the first use
 }
 
-// Plan returns the placement of the temps that outlive a unit. SynapseAI's compiler
-// places the others.
-func (x *executable) Plan() *backend.Plan { return x.plan }
-
 func (x *executable) Run(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		x.synapse.abort(err)

@@ -159,7 +159,7 @@ func TestRun(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, x.Run(cancelled), context.Canceled)
 	require.ErrorIs(t, x.RunObserved(cancelled, nil), context.Canceled)
-	require.NotZero(t, x.Plan().Bytes)
+	require.NotZero(t, x.(*executable).plan.Bytes)
 
 	require.ErrorContains(t, d.Write(a, floats(1)), "got a buffer of 4")
 	require.ErrorContains(t, d.Write(packed.Slice("beyond", 5, 2), floats(1, 2)), "gaudi: view beyond:fp32[2] reaches outside")

@@ -73,7 +73,7 @@ import (
 func init() {
 	backend.Register(backend.Driver{
 		Name:      "gaudi",
-		Rank:      10,
+		Priority:  10,
 		Available: available,
 		Spec:      spec,
 		Lower:     lower,

@@ -89,8 +89,7 @@ type interpreted struct {
 	plan    *backend.Plan
 }
 
-func (e *interpreted) Close() error        { return nil }
-func (e *interpreted) Plan() *backend.Plan { return e.plan }
+func (e *interpreted) Close() error { return nil }
 
 func (e *interpreted) RunObserved(context.Context, backend.Observer) error {
 	return errors.ErrUnsupported

@@ -59,17 +59,15 @@ func Open(ranks int, mode Mode) []*Backend {
 func init() { backend.Register(Driver()) }
 
 // Driver returns the backend's entry in the registry: "ref", and "ref:exact" for Exact
-// mode. Its Rank is below that of all other backends.
+// mode. Its Priority is below that of all other backends.
 func Driver() backend.Driver {
 	return backend.Driver{
-		Name:      "ref",
-		Rank:      -1,
-		Available: func(string) error { return nil },
+		Name:     "ref",
+		Priority: -1,
 		Spec: func(device string) (backend.Spec, error) {
 			mode, err := modeOf(device)
 			return specOf(mode), err
 		},
-		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) { return list, nil },
 		Open: func(device string, o backend.Options) ([]backend.Backend, error) {
 			mode, err := modeOf(device)
 			if err != nil {
@@ -161,10 +159,9 @@ func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, erro
 			b.data[t] = make([]float64, t.Elems())
 		}
 	}
-	plan := backend.MakePlan(b.Spec().Align, backend.PerOp, programs...)
 	var list []backend.Executable
 	for _, p := range programs {
-		list = append(list, &executable{b, p, plan})
+		list = append(list, &executable{b, p})
 	}
 	return list, nil
 }
@@ -178,12 +175,7 @@ func (b *Backend) Close() error {
 type executable struct {
 	b       *Backend
 	program *backend.Program
-	plan    *backend.Plan
 }
-
-// Plan implements backend.Executable. It returns a device's plan; this backend
-// allocates each temp separately.
-func (e *executable) Plan() *backend.Plan { return e.plan }
 
 // Run implements backend.Executable.
 func (e *executable) Run(ctx context.Context) error { return e.RunObserved(ctx, nil) }
