@@ -75,9 +75,6 @@ type Spec struct {
 	// Pairs lists the pairs of FP8 formats that one GEMM multiplies. On NVIDIA devices
 	// and their models these are cuBLASLt's; tensor cores also multiply E5M2 by E5M2.
 	Pairs [][2]fp8.DType
-	// ClipE4M3 says that casts can exceed the GEMM's E4M3 maximum, so that the backend
-	// clips values before it casts them.
-	ClipE4M3 bool
 	// BlockScales says that GEMMs take operands with per-block or per-row scales.
 	BlockScales bool
 	// Stochastic says that casts can draw the counter-based random bits of fp8.Random.
@@ -85,8 +82,6 @@ type Spec struct {
 	// AttentionBF16 says that attention over BF16 operands multiplies in BF16: it
 	// rounds probabilities and their gradients to BF16.
 	AttentionBF16 bool
-	// Align is the alignment of arena addresses in bytes.
-	Align int
 	// HeadTokens is the minimum number of tokens whose logits exist at a time. Each
 	// chunk of tokens reads and writes the head's whole weight gradient once, so larger
 	// chunks save memory traffic, cost memory, and change the order in which that
@@ -95,14 +90,14 @@ type Spec struct {
 	// Capacities lists the device models that this may be, with their memory, smallest
 	// first, as far as they are known before a device is open.
 	Capacities []Capacity
-	// Unit is the number of consecutive blocks that the backend compiles as one unit;
-	// 0 is 1.
-	Unit int
 	// HostMemory says that the device has no memory but the host's.
 	HostMemory bool
 	// Threads is the number of host processors that a rank computes on; 0 for devices
 	// that compute elsewhere.
 	Threads int
+	// Own holds what only the backend's own code reads, in a type of its own that prints
+	// with %v; nil for none. It takes a device's options from Spec to Lower and Outline.
+	Own any
 }
 
 // Options are the host's settings for a backend, apart from its name.
@@ -150,7 +145,8 @@ type Driver struct {
 	// function Lower. Default: the programs as they are.
 	Lower func(Spec, []*Program) ([]*Program, error)
 	// Outline returns what Load will allocate and launch for a set of lowered
-	// programs. Callers use OutlineOf. Default: the temps of MakePlan with PerOp.
+	// programs. Callers use OutlineOf. Default: the temps of
+	// MakePlan with PerOp, on cache lines of 64 bytes.
 	Outline func(Spec, []*Program) (Outline, error)
 	// Available returns why the device cannot be used here; nil if it can. Default:
 	// it always can.
@@ -200,8 +196,8 @@ func Register(d Driver) {
 		d.Lower = func(_ Spec, programs []*Program) ([]*Program, error) { return programs, nil }
 	}
 	if d.Outline == nil {
-		d.Outline = func(s Spec, lowered []*Program) (Outline, error) {
-			return Outline{Temps: MakePlan(s.Align, PerOp, lowered...).Bytes}, nil
+		d.Outline = func(_ Spec, lowered []*Program) (Outline, error) {
+			return Outline{Temps: MakePlan(64, PerOp, lowered...).Bytes}, nil
 		}
 	}
 	if d.Available == nil {

@@ -155,7 +155,6 @@ func spec(device string) (backend.Spec, error) {
 			{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3},
 		},
 		Stochastic: true,
-		Align:      align,
 		HeadTokens: headTokens,
 		// The SXM boards; smaller ones exist. CUDA reports less memory than the data
 		// sheet, because the driver reserves some.

@@ -163,7 +163,7 @@ func TestStaleReadsAreErrors(t *testing.T) {
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Stash, "x", fp8.F32, 8, 8)
 	y := vars.Tensor(backend.Stash, "y", fp8.F32, 8, 8)
-	b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, s.Align), true })
+	b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, own(s).align), true })
 	b.op = &backend.Node{Op: &backend.Add{}, Scope: "layers.0"}
 	old := b.in(x)
 	b.out(x, b.add(old, old))
@@ -202,7 +202,7 @@ func TestInPlaceWrites(t *testing.T) {
 		vars := backend.NewVars()
 		x := vars.Tensor(backend.Stash, "x", fp8.F32, 32, 32)
 		y := vars.Tensor(backend.Stash, "y", fp8.F32, 32, 32)
-		b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, s.Align), true })
+		b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, own(s).align), true })
 		b.op = &backend.Node{Op: &backend.Add{}}
 		c.build(b, x, y)
 		g, sections, err := b.finish()

@@ -43,7 +43,9 @@ func newDevice(s synapse, rank, ranks int, opts deviceOptions) (*device, error) 
 	if opts.unit > 1 { // the compiler fuses across blocks, which may change the rounding
 		model.Arithmetic += fmt.Sprintf("+unit%d", opts.unit)
 	}
-	model.Align = h.Align
+	known := own(model)
+	known.align = h.Align
+	model.Own = known
 	return &device{synapse: s, spec: model, rank: rank, ranks: ranks}, nil
 }
 
@@ -60,7 +62,7 @@ func (d *device) Bind(vars *backend.Vars) error {
 	}
 	wanted := layouts{}
 	for t := range vars.All() {
-		wanted[t] = layoutOf(t, nil, d.spec.Align)
+		wanted[t] = layoutOf(t, nil, own(d.spec).align)
 	}
 	addresses, err := d.allocVars("the variables", vars, wanted)
 	if err != nil {
@@ -77,7 +79,7 @@ func (d *device) allocVars(what string, vars *backend.Vars, wanted layouts) (map
 	for t := range vars.All() { // in a reproducible order
 		if l, ok := wanted[t]; ok {
 			addresses[t] = libsynapse.Ptr(bytes)
-			bytes += backend.Aligned(l.Bytes(), int64(d.spec.Align))
+			bytes += backend.Aligned(l.Bytes(), int64(own(d.spec).align))
 		}
 	}
 	at, err := d.allocBlock(what, bytes)
@@ -92,7 +94,7 @@ func (d *device) allocVars(what string, vars *backend.Vars, wanted layouts) (map
 
 // allocBlock allocates device memory, at least one aligned unit.
 func (d *device) allocBlock(what string, bytes int64) (libsynapse.Ptr, error) {
-	bytes = max(bytes, int64(d.spec.Align))
+	bytes = max(bytes, int64(own(d.spec).align))
 	at, err := d.alloc(bytes)
 	if err != nil {
 		return 0, d.failure("allocate "+what, bytes, err)
@@ -158,7 +160,7 @@ func (d *device) layoutOf(t *backend.Tensor) layout {
 	if l, ok := d.layouts[t]; ok {
 		return l
 	}
-	return layoutOf(t, nil, d.spec.Align)
+	return layoutOf(t, nil, own(d.spec).align)
 }
 
 // Write returns as soon as src is copied, before the device has it.

@@ -73,7 +73,7 @@ func (d *device) bind(c *cutter, programs []*backend.Program) ([]*bound, error) 
 		return nil, err
 	}
 	plan := c.planOf(schedules...)
-	arena := backend.Aligned(plan.Bytes, int64(d.spec.Align))
+	arena := backend.Aligned(plan.Bytes, int64(own(d.spec).align))
 	at, err := d.allocBlock(fmt.Sprintf("temps (%s) and workspace (%s)", backend.Size(arena), backend.Size(workspace)), arena+workspace)
 	if err != nil {
 		return nil, err

@@ -113,7 +113,7 @@ func (e *interpreted) Run(context.Context) error {
 		}
 		sections := make([][]byte, len(s.sections))
 		for i, r := range s.sections {
-			if r.offset%int64(e.d.spec.Align) != 0 {
+			if r.offset%int64(own(e.d.spec).align) != 0 {
 				return fmt.Errorf("section %d of %s begins at %d of %s", i, s.unit.name, r.offset, r.root)
 			}
 			sections[i] = device[r.root][r.offset:][:r.bytes]
@@ -211,7 +211,7 @@ func (l *launch) write(k int, x []float64) {
 }
 
 func (l *launch) format(t libsynapse.DataType) fp8.DType {
-	if t == libsynapse.E4M3 && l.spec.ClipE4M3 {
+	if t == libsynapse.E4M3 && own(l.spec).clip {
 		return fp8.E4M3 // but in products
 	}
 	return map[libsynapse.DataType]fp8.DType{

@@ -136,7 +136,7 @@ func TestCastHealthInRanges(t *testing.T) {
 	require.Len(t, rangesOf(x, limit), 3)
 	nodes := map[int]int{}
 	for _, limit := range []int{maxBytes, limit} {
-		b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, s.Align), true })
+		b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, own(s).align), true })
 		b.op, b.limit = &backend.Node{Op: &backend.CastHealth{}}, limit
 		require.NoError(t, b.castHealth(&backend.CastHealth{X: x, Codes: codes, Out: out}))
 		g, sections, err := b.finish()

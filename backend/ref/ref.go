@@ -99,7 +99,7 @@ func specOf(mode Mode) backend.Spec {
 	}
 	spec := backend.Spec{
 		Backend: "ref", Device: device, Arithmetic: "float64", E4M3: fp8.E4M3,
-		BlockScales: true, Stochastic: true, Align: 8, HostMemory: true,
+		BlockScales: true, Stochastic: true, HostMemory: true,
 	}
 	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
 	for _, a := range formats {
