@@ -16,22 +16,23 @@ import (
 )
 
 // Backend holds the memory of one set of variables on one device and turns
-// programs over them into executables. Its methods may be called from any
+// programs over them into executables. Package ref is the smallest; a Bound makes the
+// checks that all have in common. Its methods may be called from any
 // goroutine, one at a time. A device that needs an OS thread of its own gets it
 // from its Backend.
 type Backend interface {
 	// Spec describes the device.
 	Spec() Spec
-	// Bind allocates the persistent tensors and zeroes them. It is called once.
-	Bind(*Vars) error
-	// Write sets the bytes of a persistent tensor, or of a view of one that passes
-	// FitsBuffer: little-endian, row-major.
+	// Load prepares lowered programs to run, and first allocates and zeroes the variables
+	// that have no memory yet. All programs of a backend have the same Vars. Those of
+	// one call share an arena for temps. The error wraps ErrUnsupported if the device
+	// cannot run an op.
+	Load(...*Program) ([]Executable, error)
+	// Write sets the bytes of a variable or of a contiguous view of one: little-endian,
+	// row-major.
 	Write(*Tensor, []byte) error
 	// Read waits for the device and copies out the bytes of a tensor that Write accepts.
 	Read(*Tensor, []byte) error
-	// Load prepares a set of programs to run; they share one arena for temps. Its
-	// error wraps ErrUnsupported if the device cannot run an op.
-	Load(...*Program) ([]Executable, error)
 	// Close releases everything, including the executables.
 	Close() error
 }
@@ -178,6 +179,7 @@ var (
 	ErrNotBuilt    = error(notBuilt{})
 	ErrOutOfMemory = errors.New("out of memory")
 	ErrDeviceLost  = errors.New("device lost")
+	ErrClosed      = errors.New("the backend is closed")
 )
 
 type notBuilt struct{}
@@ -279,17 +281,13 @@ func OutlineOf(s Spec, lowered ...*Program) (Outline, error) {
 	return d.Outline(s, lowered)
 }
 
-// Load prepares programs to run on b, which must not be bound yet. It lowers the
-// programs together, binds their variables and loads the lowered programs, in the same
-// order. It wraps ErrUnsupported if the device cannot run an op.
+// Load lowers programs together and loads them on b, in the same order. Its error wraps
+// ErrUnsupported if the device cannot run an op.
 //
-// Ranks that train together call Lower once; each binds and loads the result.
+// Ranks that train together call Lower once, and each loads the result.
 func Load(b Backend, programs ...*Program) ([]Executable, error) {
 	lowered, err := Lower(b.Spec(), programs...)
 	if err != nil {
-		return nil, err
-	}
-	if err := b.Bind(programs[0].Vars()); err != nil {
 		return nil, err
 	}
 	return b.Load(lowered...)

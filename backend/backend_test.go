@@ -49,7 +49,9 @@ func (r renamed) Spec() backend.Spec {
 // full is a device without memory for variables.
 type full struct{ renamed }
 
-func (full) Bind(*backend.Vars) error { return backend.ErrOutOfMemory }
+func (full) Load(...*backend.Program) ([]backend.Executable, error) {
+	return nil, backend.ErrOutOfMemory
+}
 
 // Load lowers all programs and runs the result, with the variables that lowering adds.
 func TestLoad(t *testing.T) {

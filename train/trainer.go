@@ -126,11 +126,8 @@ func (t *Trainer) open(devices []backend.Backend) error {
 	return nil
 }
 
-// load binds the variables and loads the job's lowered programs.
+// load loads the job's lowered programs.
 func (r *rank) load(j *Job, lowered []*backend.Program) error {
-	if err := r.backend.Bind(j.Vars); err != nil {
-		return err
-	}
 	loaded, err := r.backend.Load(lowered...)
 	if err != nil {
 		return err

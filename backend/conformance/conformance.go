@@ -21,7 +21,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -102,15 +101,15 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 		if err != nil {
 			return err
 		}
-		if err := b.prepare(want, got); err != nil {
-			return err
-		}
 		model, err := want.Load(b.p)
 		if err != nil {
 			return err
 		}
 		loaded, err := got.Load(lowered...)
 		if err != nil {
+			return err
+		}
+		if err := b.write(want, got); err != nil {
 			return err
 		}
 		runs = append(append(runs, model...), loaded...)
@@ -160,11 +159,8 @@ func closeAll(list []backend.Backend) {
 	}
 }
 
-// prepare binds the variables to both backends and writes the same bytes to them.
-func (b *fixture) prepare(want *ref.Backend, got backend.Backend) error {
-	if err := errors.Join(want.Bind(b.vars), got.Bind(b.vars)); err != nil {
-		return err
-	}
+// write writes the same bytes to the variables of both backends.
+func (b *fixture) write(want *ref.Backend, got backend.Backend) error {
 	for _, t := range b.declared {
 		if err := want.SetValues(t, b.values[t]); err != nil {
 			return err

@@ -23,9 +23,9 @@
 //
 // # Memory
 //
-// Bind allocates one block for the variables. Load allocates one block for the temps of
-// its programs, at the offsets of backend.MakePlan, cuBLASLt's workspace and the scratch
-// memory and tables of kernels. A step allocates nothing.
+// Load allocates one block for the variables, and one for the temps of its programs, at
+// the offsets of backend.MakePlan, cuBLASLt's workspace and the scratch memory and tables
+// of kernels. A step allocates nothing.
 //
 // # Ranks
 //

@@ -29,8 +29,11 @@ func agree(t *testing.T, model string, p *backend.Program, values map[*backend.T
 	require.NoError(t, err)
 	want, got := ref.Open(1, ref.Rounded)[0], devices[0]
 	for range 20 { // random orders of nodes
-		for _, b := range []backend.Backend{want, got} {
-			require.NoError(t, b.Bind(p.Vars()))
+		var runs []backend.Executable
+		for b, p := range map[backend.Backend]*backend.Program{want: p, got: lowered[0]} {
+			loaded, err := b.Load(p)
+			require.NoError(t, err)
+			runs = append(runs, loaded...)
 		}
 		for v := range p.Vars().All() {
 			raw := make([]byte, v.Bytes())
@@ -40,10 +43,8 @@ func agree(t *testing.T, model string, p *backend.Program, values map[*backend.T
 			require.NoError(t, want.Read(v, raw))
 			require.NoError(t, got.Write(v, raw))
 		}
-		for b, p := range map[backend.Backend]*backend.Program{want: p, got: lowered[0]} {
-			runs, err := b.Load(p)
-			require.NoError(t, err)
-			require.NoError(t, runs[0].Run(t.Context()))
+		for _, x := range runs {
+			require.NoError(t, x.Run(t.Context()))
 		}
 		for v := range p.Vars().All() {
 			a, b := make([]byte, v.Bytes()), make([]byte, v.Bytes())

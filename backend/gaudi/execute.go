@@ -2,7 +2,6 @@ package gaudi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,23 +10,21 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// Load compiles programs and binds their launches to device memory. One block holds the
-// temps that outlive a unit and the workspace of the largest unit, which all launches
-// share, because they run one after the other.
+// Load allocates variables, compiles programs and binds their launches to device memory.
+// One block holds the temps that outlive a unit and the workspace of the largest unit,
+// which all launches share, because they run one after the other.
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
-	if d.vars == nil {
-		return nil, errors.New("gaudi: Load needs Bind first")
-	}
-	for _, p := range programs {
-		if err := p.Err(); err != nil {
-			return nil, err
-		}
-		if p.Vars() != d.vars {
-			return nil, fmt.Errorf("gaudi: program %s: its variables are not the ones bound to this backend", p.Name())
-		}
+	err := d.vars.Load(programs, func(fresh []*backend.Tensor) error {
+		return d.allocVars(fresh, layoutsOf(d.spec, programs...))
+	})
+	if err != nil {
+		return nil, err
 	}
 	// Earlier programs still need their layouts of the variables.
 	c := newCutter(d.spec, false, slices.Concat(d.loaded, programs)...)
+	if err := d.checkLayouts(c.layouts, programs); err != nil {
+		return nil, err
+	}
 	bound, err := d.bind(c, programs)
 	if err != nil {
 		return nil, err
@@ -67,9 +64,6 @@ func (d *device) bind(c *cutter, programs []*backend.Program) ([]*bound, error) 
 	}
 	recipes, workspace, err := d.recipes(schedules)
 	if err != nil {
-		return nil, err
-	}
-	if err := d.applyLayouts(c.layouts, programs); err != nil {
 		return nil, err
 	}
 	plan := c.planOf(schedules...)

@@ -21,8 +21,8 @@
 //
 // # Memory
 //
-// Bind allocates one block for the variables. Load allocates one block for the temps that
-// outlive a unit and for the workspace in which the compiler places all others. Launches
+// Load allocates one block for the variables, and one for the temps that outlive a unit
+// and for the workspace in which the compiler places all others. Launches
 // share that workspace, because they run one after the other. A Gaudi reads and writes
 // only at multiples of 128 or 256 bytes, so vectors that pack single scalars are padded
 // (layout.go); Read and Write convert. A step allocates nothing.

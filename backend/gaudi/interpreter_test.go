@@ -44,13 +44,6 @@ func interpreterDriver(model string) backend.Driver {
 func (d *interpreter) Spec() backend.Spec { return d.spec }
 func (d *interpreter) Close() error       { return nil }
 
-func (d *interpreter) Bind(v *backend.Vars) error {
-	for t := range v.All() {
-		d.host[t] = make([]byte, t.Bytes())
-	}
-	return nil
-}
-
 func (d *interpreter) Write(t *backend.Tensor, raw []byte) error {
 	d.rows(t, func(root, own []byte) { copy(root, own) }, raw)
 	return nil
@@ -70,6 +63,9 @@ func (d *interpreter) rows(t *backend.Tensor, visit func(root, own []byte), raw 
 }
 
 func (d *interpreter) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	for t := range programs[0].Vars().All() {
+		d.host[t] = make([]byte, t.Bytes())
+	}
 	c := newCutter(d.spec, false, programs...)
 	var list []backend.Executable
 	for _, p := range programs {

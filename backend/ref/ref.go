@@ -42,7 +42,7 @@ type Backend struct {
 	mode  Mode
 	rank  int
 	group *group
-	vars  *backend.Vars
+	vars  backend.Bound
 	data  map[*backend.Tensor][]float64 // by root tensor; scales not applied
 }
 
@@ -113,36 +113,19 @@ func specOf(mode Mode) backend.Spec {
 // Spec implements backend.Backend.
 func (b *Backend) Spec() backend.Spec { return specOf(b.mode) }
 
-// Bind implements backend.Backend.
-func (b *Backend) Bind(v *backend.Vars) error {
-	if b.vars != nil {
-		return fmt.Errorf("bind: variables are already bound")
-	}
-	if err := v.Err(); err != nil {
-		return err
-	}
-	b.vars = v
-	for t := range v.All() {
-		b.data[t] = make([]float64, t.Elems())
-	}
-	return nil
-}
-
 // Load implements backend.Backend. It refuses no op of package backend, and no
 // backend.CustomOp.
 func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	err := b.vars.Load(programs, func(fresh []*backend.Tensor) error {
+		for _, t := range fresh {
+			b.data[t] = make([]float64, t.Elems())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range programs {
-		if err := p.Err(); err != nil {
-			return nil, fmt.Errorf("program %s: %w", p.Name(), err)
-		}
-		if p.Vars() != b.vars {
-			return nil, fmt.Errorf("program %s uses other variables than the bound ones", p.Name())
-		}
-		for t := range b.vars.All() {
-			if b.data[t] == nil {
-				return nil, fmt.Errorf("program %s: tensor %s was declared after the variables were bound", p.Name(), t)
-			}
-		}
 		for _, n := range p.Nodes() {
 			row, ok := rowOf(n.Op)
 			if !ok {
@@ -168,7 +151,8 @@ func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, erro
 
 // Close implements backend.Backend.
 func (b *Backend) Close() error {
-	b.vars, b.data = nil, nil
+	b.vars.Close()
+	b.data = nil
 	return nil
 }
 
@@ -192,7 +176,7 @@ func (e *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 
 func (e *executable) run(ctx context.Context, observe backend.Observer) error {
 	if e.b.data == nil {
-		return fmt.Errorf("program %s: the backend is closed", e.program.Name())
+		return backend.ErrClosed
 	}
 	e.b.poison(e.program.Temps())
 	for _, n := range e.program.Nodes() {
