@@ -64,7 +64,7 @@ type Memory interface {
 
 // Spec describes a device to programs, recipes and planners.
 type Spec struct {
-	Backend string // "emu"
+	Backend string // name of its Driver: "emu"
 	Device  string // "2 threads, AVX-512"
 	Hint    string // advice for the user of this device, may be empty
 	// Arithmetic names what decides the last bits of results besides Backend and its
