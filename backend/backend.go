@@ -16,22 +16,23 @@ import (
 )
 
 // Backend holds the memory of one set of variables on one device and turns
-// programs over them into executables. Its methods may be called from any
+// programs over them into executables. Package ref is the smallest; a Bound makes the
+// checks that all have in common. Its methods may be called from any
 // goroutine, one at a time. A device that needs an OS thread of its own gets it
 // from its Backend.
 type Backend interface {
 	// Spec describes the device.
 	Spec() Spec
-	// Bind allocates the persistent tensors and zeroes them. It is called once.
-	Bind(*Vars) error
-	// Write sets the bytes of a persistent tensor, or of a view of one that passes
-	// FitsBuffer: little-endian, row-major.
+	// Load prepares lowered programs to run, and first allocates and zeroes the variables
+	// that have no memory yet. All programs of a backend have the same Vars. Those of
+	// one call share an arena for temps. The error wraps ErrUnsupported if the device
+	// cannot run an op.
+	Load(...*Program) ([]Executable, error)
+	// Write sets the bytes of a variable or of a contiguous view of one: little-endian,
+	// row-major.
 	Write(*Tensor, []byte) error
 	// Read waits for the device and copies out the bytes of a tensor that Write accepts.
 	Read(*Tensor, []byte) error
-	// Load prepares a set of programs to run; they share one arena for temps. Its
-	// error wraps ErrUnsupported if the device cannot run an op.
-	Load(...*Program) ([]Executable, error)
 	// Close releases everything, including the executables.
 	Close() error
 }
@@ -45,8 +46,6 @@ type Executable interface {
 	// RunObserved executes the program node by node and calls the observer after
 	// each node. Profiles, comparisons and the search for the first NaN use it.
 	RunObserved(context.Context, Observer) error
-	// Plan returns the placement of the temps.
-	Plan() *Plan
 }
 
 // Observer is called after each node. Its error stops the run, and RunObserved returns
@@ -65,7 +64,7 @@ type Memory interface {
 
 // Spec describes a device to programs, recipes and planners.
 type Spec struct {
-	Backend string // "emu"
+	Backend string // name of its Driver: "emu"
 	Device  string // "2 threads, AVX-512"
 	Hint    string // advice for the user of this device, may be empty
 	// Arithmetic names what decides the last bits of results besides Backend and its
@@ -77,9 +76,6 @@ type Spec struct {
 	// Pairs lists the pairs of FP8 formats that one GEMM multiplies. On NVIDIA devices
 	// and their models these are cuBLASLt's; tensor cores also multiply E5M2 by E5M2.
 	Pairs [][2]fp8.DType
-	// ClipE4M3 says that casts can exceed the GEMM's E4M3 maximum, so that the backend
-	// clips values before it casts them.
-	ClipE4M3 bool
 	// BlockScales says that GEMMs take operands with per-block or per-row scales.
 	BlockScales bool
 	// Stochastic says that casts can draw the counter-based random bits of fp8.Random.
@@ -87,8 +83,6 @@ type Spec struct {
 	// AttentionBF16 says that attention over BF16 operands multiplies in BF16: it
 	// rounds probabilities and their gradients to BF16.
 	AttentionBF16 bool
-	// Align is the alignment of arena addresses in bytes.
-	Align int
 	// HeadTokens is the minimum number of tokens whose logits exist at a time. Each
 	// chunk of tokens reads and writes the head's whole weight gradient once, so larger
 	// chunks save memory traffic, cost memory, and change the order in which that
@@ -97,14 +91,14 @@ type Spec struct {
 	// Capacities lists the device models that this may be, with their memory, smallest
 	// first, as far as they are known before a device is open.
 	Capacities []Capacity
-	// Unit is the number of consecutive blocks that the backend compiles as one unit;
-	// 0 is 1.
-	Unit int
 	// HostMemory says that the device has no memory but the host's.
 	HostMemory bool
 	// Threads is the number of host processors that a rank computes on; 0 for devices
 	// that compute elsewhere.
 	Threads int
+	// Own holds what only the backend's own code reads, in a type of its own that prints
+	// with %v; nil for none. It takes a device's options from Spec to Lower and Outline.
+	Own any
 }
 
 // Options are the host's settings for a backend, apart from its name.
@@ -132,32 +126,34 @@ type Chooser interface {
 	Choices() []byte
 }
 
-// Driver describes and opens the devices of one backend. Spec and Lower need no
-// device, so programs can be planned and inspected on any machine.
+// Driver describes and opens the devices of one backend. Spec, Lower and Outline need no
+// device, so programs can be planned and inspected on any machine. Name, Spec and Open are
+// required. Register replaces the other functions, if nil, by their defaults.
 type Driver struct {
 	Name string
-	// Rank orders the drivers when the user names none: the highest one whose
+	// Priority orders the drivers when the user names none: the highest one whose
 	// Available("") is nil wins.
-	Rank int
-	// Available returns why the device cannot be used here; nil if it can.
-	Available func(device string) error
+	Priority int
 	// Spec describes the device named after the colon in "cuda:0" or "emu:h100".
 	// An unknown name is an error that lists the known ones.
 	Spec func(device string) (Spec, error)
-	// Lower rewrites the programs of one set of variables into programs that the
-	// backend runs, in the same order. It may fuse, transpose and reorder, but must
-	// not change a bit of the result. A program that writes a tensor must be lowered
-	// together with those that read it, and before Bind: Lower declares a variable for
-	// each copy in another layout. Lowering the same programs again declares no more.
-	Lower func(Spec, []*Program) ([]*Program, error)
-	// Outline returns what Load will allocate and launch for a set of lowered
-	// programs. nil: Load allocates the temps of MakePlan with PerOp, nothing else.
-	Outline func(Spec, []*Program) (Outline, error)
 	// Open creates the backends of all ranks, in order of rank.
 	Open func(device string, o Options) ([]Backend, error)
+	// Lower rewrites the programs of one set of variables into programs that the
+	// backend runs, in the same order. It may fuse, transpose and reorder, but must
+	// not change a bit of the result. It may declare a variable for a copy in another
+	// layout; lowering the same programs again declares no more. Callers use the
+	// function Lower. Default: the programs as they are.
+	Lower func(Spec, []*Program) ([]*Program, error)
+	// Outline returns what Load will allocate and launch for a set of lowered
+	// programs. Callers use OutlineOf. Default: the temps of
+	// MakePlan with PerOp, on cache lines of 64 bytes.
+	Outline func(Spec, []*Program) (Outline, error)
+	// Available returns why the device cannot be used here; nil if it can. Default:
+	// it always can.
+	Available func(device string) error
 	// Probe checks this machine for what the driver needs: hardware, libraries and
-	// their versions. It may load libraries, but opens no device. Register replaces
-	// nil by a Probe without findings.
+	// their versions. It may load libraries, but opens no device. Default: no findings.
 	Probe func() []Finding
 	// Examine opens the device and checks that its libraries support the lowered
 	// programs, which may take minutes. nil if running the programs would show the
@@ -183,6 +179,7 @@ var (
 	ErrNotBuilt    = error(notBuilt{})
 	ErrOutOfMemory = errors.New("out of memory")
 	ErrDeviceLost  = errors.New("device lost")
+	ErrClosed      = errors.New("the backend is closed")
 )
 
 type notBuilt struct{}
@@ -197,6 +194,17 @@ var registry = struct {
 
 // Register makes a driver known by name; packages call it from init.
 func Register(d Driver) {
+	if d.Lower == nil {
+		d.Lower = func(_ Spec, programs []*Program) ([]*Program, error) { return programs, nil }
+	}
+	if d.Outline == nil {
+		d.Outline = func(_ Spec, lowered []*Program) (Outline, error) {
+			return Outline{Temps: MakePlan(64, PerOp, lowered...).Bytes}, nil
+		}
+	}
+	if d.Available == nil {
+		d.Available = func(string) error { return nil }
+	}
 	if d.Probe == nil {
 		d.Probe = func() []Finding { return nil }
 	}
@@ -205,17 +213,17 @@ func Register(d Driver) {
 	registry.drivers[d.Name] = d
 }
 
-// Drivers returns the registered drivers, highest Rank first.
+// Drivers returns the registered drivers, highest Priority first.
 func Drivers() []Driver {
 	registry.Lock()
 	defer registry.Unlock()
 	return slices.SortedFunc(maps.Values(registry.drivers), func(a, b Driver) int {
-		return cmp.Or(b.Rank-a.Rank, strings.Compare(a.Name, b.Name))
+		return cmp.Or(b.Priority-a.Priority, strings.Compare(a.Name, b.Name))
 	})
 }
 
 // Find splits "name" or "name:device" and returns the driver and the device. An
-// empty name picks the available driver of the highest Rank.
+// empty name picks the available driver of the highest Priority.
 func Find(name string) (d Driver, device string, err error) {
 	base, device, _ := strings.Cut(name, ":")
 	var known []string
@@ -247,28 +255,40 @@ func Open(name string, o Options) ([]Backend, error) {
 	return d.Open(device, o)
 }
 
-// Load prepares programs to run on b, which must not be bound yet. It lowers the
-// programs together, binds their variables and loads the lowered programs, in the same
-// order. It returns errors of the recording, and wraps ErrUnsupported if the device
-// cannot run an op.
-//
-// Ranks that train together lower once (Driver.Lower); each binds and loads the result.
-func Load(b Backend, programs ...*Program) ([]Executable, error) {
+// Lower returns programs as the backend of s runs them, in the same order. Dry runs and
+// Load lower by this function alone. It returns errors of the recording. A program that
+// writes a tensor must be lowered together with those that read it.
+func Lower(s Spec, programs ...*Program) ([]*Program, error) {
 	for _, p := range programs {
 		if err := p.Err(); err != nil {
 			return nil, fmt.Errorf("recording %s: %w", p.Name(), err)
 		}
 	}
-	spec, vars := b.Spec(), programs[0].Vars()
-	driver, _, err := Find(spec.Backend)
+	d, _, err := Find(s.Backend)
 	if err != nil {
 		return nil, err
 	}
-	if programs, err = driver.Lower(spec, programs); err != nil {
+	return d.Lower(s, programs)
+}
+
+// OutlineOf returns what the backend of s will allocate and launch for programs that
+// Lower returned.
+func OutlineOf(s Spec, lowered ...*Program) (Outline, error) {
+	d, _, err := Find(s.Backend)
+	if err != nil {
+		return Outline{}, err
+	}
+	return d.Outline(s, lowered)
+}
+
+// Load lowers programs together and loads them on b, in the same order. Its error wraps
+// ErrUnsupported if the device cannot run an op.
+//
+// Ranks that train together call Lower once, and each loads the result.
+func Load(b Backend, programs ...*Program) ([]Executable, error) {
+	lowered, err := Lower(b.Spec(), programs...)
+	if err != nil {
 		return nil, err
 	}
-	if err := b.Bind(vars); err != nil {
-		return nil, err
-	}
-	return b.Load(programs...)
+	return b.Load(lowered...)
 }

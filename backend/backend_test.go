@@ -13,7 +13,7 @@ import (
 
 func TestFind(t *testing.T) {
 	driver := func(name string, rank int, err error) backend.Driver {
-		return backend.Driver{Name: name, Rank: rank, Available: func(string) error { return err }}
+		return backend.Driver{Name: name, Priority: rank, Available: func(string) error { return err }}
 	}
 	backend.Register(driver("slow", 1000, nil))
 	backend.Register(driver("fast", 1001, nil))
@@ -25,7 +25,7 @@ func TestFind(t *testing.T) {
 	require.Equal(t, "3", device)
 	d, device, err = backend.Find("")
 	require.NoError(t, err)
-	require.Equal(t, "fast", d.Name, "the available driver of the highest rank")
+	require.Equal(t, "fast", d.Name, "the available driver of the highest priority")
 	require.Empty(t, device)
 	_, _, err = backend.Find("quick:1")
 	require.ErrorContains(t, err, `unknown backend "quick" (known: absent, fast, slow`)
@@ -49,12 +49,14 @@ func (r renamed) Spec() backend.Spec {
 // full is a device without memory for variables.
 type full struct{ renamed }
 
-func (full) Bind(*backend.Vars) error { return backend.ErrOutOfMemory }
+func (full) Load(...*backend.Program) ([]backend.Executable, error) {
+	return nil, backend.ErrOutOfMemory
+}
 
 // Load lowers all programs and runs the result, with the variables that lowering adds.
 func TestLoad(t *testing.T) {
 	var lowered []string
-	backend.Register(backend.Driver{Name: "lowering", Rank: -1, Lower: func(s backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+	backend.Register(backend.Driver{Name: "lowering", Priority: -1, Lower: func(s backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
 		require.Equal(t, "lowering", s.Backend)
 		one := list[0].Vars().Tensor(backend.Stash, "one", fp8.F32, 1)
 		for i, p := range list {

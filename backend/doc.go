@@ -26,8 +26,8 @@
 //     equation in float64. Other packages add ops that embed Custom.
 //   - Node is an op in a program, with its place in the model: module path, phase,
 //     block.
-//   - Program is a list of nodes. Driver.Lower rewrites programs for a device, and a
-//     Backend loads them as Executables.
+//   - Program is a list of nodes. Lower rewrites programs for a device, and a Backend
+//     loads them as Executables.
 //
 // Two fields named Scale are inverse to each other. Cast.Scale multiplies a value
 // before the cast. Tensor.Scale is scale_inv: it multiplies a code to give the value.

@@ -21,14 +21,6 @@ type Outline struct {
 	Launches []Launches
 }
 
-// OutlineOf returns the Outline of any driver: without one, only the temps of MakePlan.
-func (d Driver) OutlineOf(s Spec, lowered []*Program) (Outline, error) {
-	if d.Outline == nil {
-		return Outline{Temps: MakePlan(s.Align, PerOp, lowered...).Bytes}, nil
-	}
-	return d.Outline(s, lowered)
-}
-
 // Launches counts the compiled units of one program.
 type Launches struct {
 	Launches int // units launched, one after the other

@@ -12,10 +12,9 @@ import (
 	"octet/fp8"
 )
 
-// execute binds and loads p on the reference backend.
+// execute loads p on the reference backend.
 func execute(t *testing.T, p *backend.Program) (*ref.Backend, backend.Executable) {
 	b := ref.Open(1, ref.Rounded)[0]
-	require.NoError(t, b.Bind(p.Vars()))
 	list, err := b.Load(p)
 	require.NoError(t, err)
 	return b, list[0]

@@ -219,19 +219,6 @@ func (t *Tensor) validate() error {
 	return nil
 }
 
-// FitsBuffer returns why n bytes of the host cannot be copied to or from t, nil if they
-// can. t must have n bytes and no gaps between its rows, and a view must be inside its
-// base.
-func (t *Tensor) FitsBuffer(n int) error {
-	if err := t.validate(); err != nil {
-		return err
-	}
-	if int64(n) != t.Bytes() || !t.Contiguous() {
-		return fmt.Errorf("tensor %s has %d contiguous bytes, got a buffer of %d", t, t.Bytes(), n)
-	}
-	return nil
-}
-
 // maxElems keeps every byte count and index within int64.
 const maxElems = 1 << 48
 

@@ -8,8 +8,8 @@ import (
 )
 
 // Vars holds every tensor that outlives a program: parameters, state, stash,
-// inputs and outputs. Programs made from one Vars share them; a backend binds
-// the set once.
+// inputs and outputs. Programs made from one Vars share them; a backend holds
+// those of one Vars.
 type Vars struct {
 	byName map[string]*Tensor
 	list   []*Tensor

@@ -303,16 +303,16 @@ func (l limited) Fits(bytes int64) error {
 	return nil
 }
 
-func (l limited) Bind(v *backend.Vars) error {
+func (l limited) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	if *l.asked == 0 || *l.asked > l.has {
-		return errors.New("Bind was called before Fits")
+		return nil, errors.New("Load was called before Fits")
 	}
-	return l.Backend.Bind(v)
+	return l.Backend.Load(programs...)
 }
 
 var errRefused = errors.New("too little memory")
 
-// Evaluator, Generator and MeasureSmoothing call Fits before Bind; a longer context and a
+// Evaluator, Generator and MeasureSmoothing call Fits before Load; a longer context and a
 // larger batch need more memory.
 func TestFitsIsCalledFirst(t *testing.T) {
 	m := trainSmall(t, "fp8-smooth")

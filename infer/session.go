@@ -93,15 +93,11 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 // buffers for one parameter at a time: its values as read, padded, and as bytes.
 func (s *session) memory(programs []*backend.Program) (int64, error) {
 	spec := s.dev.Spec()
-	driver, _, err := backend.Find(spec.Backend)
+	lowered, err := backend.Lower(spec, programs...)
 	if err != nil {
 		return 0, err
 	}
-	lowered, err := driver.Lower(spec, programs)
-	if err != nil {
-		return 0, err
-	}
-	outline, err := driver.OutlineOf(spec, lowered)
+	outline, err := backend.OutlineOf(spec, lowered...)
 	if err != nil {
 		return 0, err
 	}

@@ -45,7 +45,6 @@ func newLossProblem(t *testing.T, c nn.Config, seq int) *lossProblem {
 	require.NoError(t, p.Err())
 
 	dev := ref.Open(1, ref.Exact)[0]
-	require.NoError(t, dev.Bind(vars))
 	loaded, err := dev.Load(p)
 	require.NoError(t, err)
 	lp := &lossProblem{t: t, model: m, dev: dev, run: loaded[0], loss: loss, nodes: len(p.Nodes())}

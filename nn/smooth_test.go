@@ -82,7 +82,6 @@ func unrounded(t *testing.T, smooth recipe.Smooth) map[string][]float64 {
 	}
 	widen(vars, programs...)
 	dev := ref.Open(1, ref.Exact)[0]
-	require.NoError(t, dev.Bind(vars))
 	loaded, err := dev.Load(programs...)
 	require.NoError(t, err)
 

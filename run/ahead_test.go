@@ -28,7 +28,7 @@ var lates = sync.OnceValue(func() *late {
 		panic(err)
 	}
 	l := &late{}
-	d.Name, d.Rank = "emu-late", d.Rank-1
+	d.Name, d.Priority = "emu-late", d.Priority-1
 	openSpiky := d.Open
 	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
 		list, err := openSpiky(device, o)

@@ -26,7 +26,7 @@ func (o otherKernels) Spec() backend.Spec {
 func TestMoved(t *testing.T) {
 	emu, _, err := backend.Find("emu")
 	require.NoError(t, err)
-	emu.Name, emu.Rank = "emu-elsewhere", emu.Rank-1
+	emu.Name, emu.Priority = "emu-elsewhere", emu.Priority-1
 	openEmu := emu.Open
 	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
 		list, err := openEmu(device, o)

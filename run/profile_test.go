@@ -26,7 +26,7 @@ func TestAProfileHidesNothing(t *testing.T) {
 	d, _, err := backend.Find("emu")
 	require.NoError(t, err)
 	openEmu := d.Open
-	d.Name, d.Rank = "emu-choosing", -1
+	d.Name, d.Priority = "emu-choosing", -1
 	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
 		list, err := openEmu(device, o)
 		for i, b := range list {

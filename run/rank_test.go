@@ -27,7 +27,7 @@ var frailty = sync.OnceValue(func() *frail {
 		panic(err)
 	}
 	f := &frail{}
-	d.Name, d.Rank = "emu-frail", d.Rank-1
+	d.Name, d.Priority = "emu-frail", d.Priority-1
 	openEmu := d.Open
 	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
 		list, err := openEmu(device, o)

@@ -64,7 +64,7 @@ var spikes = sync.OnceValue(func() *spiky {
 		panic(err)
 	}
 	s := &spiky{}
-	emu.Name, emu.Rank = "emu-spiky", emu.Rank-1
+	emu.Name, emu.Priority = "emu-spiky", emu.Priority-1
 	openEmu := emu.Open
 	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
 		list, err := openEmu(device, o)

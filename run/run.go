@@ -318,11 +318,7 @@ func (r *Run) logNotes() {
 // and checks that the host has it.
 func (r *Run) plan() (first *train.Job, err error) {
 	spec := r.Devices[0].Spec()
-	driver, _, err := backend.Find(spec.Backend)
-	if err != nil {
-		return nil, err
-	}
-	largest, _, memory, err := train.LargestJob(r.Config, driver, spec)
+	largest, _, memory, err := train.LargestJob(r.Config, spec)
 	if err != nil {
 		return nil, err
 	}

@@ -208,7 +208,7 @@ var sensed = sync.OnceValue(func() *sensedDevice {
 		panic(err)
 	}
 	d := &sensedDevice{}
-	emu.Name, emu.Rank = "emu-sensed", emu.Rank-1
+	emu.Name, emu.Priority = "emu-sensed", emu.Priority-1
 	openEmu := emu.Open
 	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
 		list, err := openEmu(device, o)

@@ -137,12 +137,6 @@ func (j *Job) Programs() []*backend.Program {
 	return list
 }
 
-// Lowered returns the job's programs, lowered for the backend, in the order of
-// Programs. It needs no device. Call it before Bind.
-func (j *Job) Lowered(d backend.Driver, s backend.Spec) ([]*backend.Program, error) {
-	return d.Lower(s, j.Programs())
-}
-
 func (j *Job) pass(p *backend.Program, mode nn.Mode) *nn.Pass {
 	return j.Model.Pass(p, mode, nn.Shape{
 		Batch: j.Config.Train.MicroBatch, Seq: j.Config.Data.Seq,

@@ -84,11 +84,9 @@ func TestMemoryIsAsPlanned(t *testing.T) {
 				steps(t, tr, 1)
 				measured := anonymous(t)
 
-				driver, _, err := backend.Find("emu")
+				lowered, err := backend.Lower(devices[0].Spec(), j.Programs()...)
 				require.NoError(t, err)
-				programs, err := j.Lowered(driver, devices[0].Spec())
-				require.NoError(t, err)
-				memory, err := j.MemoryOf(driver, devices[0].Spec(), programs)
+				memory, err := j.MemoryOf(devices[0].Spec(), lowered...)
 				require.NoError(t, err)
 				planned := memory.Total()
 				t.Logf("planned %.1f MB, measured %.1f MB", float64(planned)/1e6, float64(measured)/1e6)

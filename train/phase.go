@@ -119,7 +119,7 @@ func PhaseAt(phases []Phase, done int) int {
 // LargestJob records the job of every phase and returns the one that needs the most
 // device memory, with its lowered programs. It needs no device. m.Snapshot is the
 // maximum over all phases.
-func LargestJob(c Config, d backend.Driver, s backend.Spec) (largest *Job, lowered []*backend.Program, m Memory, err error) {
+func LargestJob(c Config, s backend.Spec) (largest *Job, lowered []*backend.Program, m Memory, err error) {
 	phases, err := c.Phases()
 	if err != nil {
 		return nil, nil, m, err
@@ -130,11 +130,11 @@ func LargestJob(c Config, d backend.Driver, s backend.Spec) (largest *Job, lower
 		if err != nil {
 			return nil, nil, m, err
 		}
-		programs, err := j.Lowered(d, s)
+		programs, err := backend.Lower(s, j.Programs()...)
 		if err != nil {
 			return nil, nil, m, err
 		}
-		need, err := j.MemoryOf(d, s, programs)
+		need, err := j.MemoryOf(s, programs...)
 		if err != nil {
 			return nil, nil, m, err
 		}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"octet/backend"
 	"octet/recipe"
 )
 
@@ -85,13 +84,10 @@ func TestPhasesAreChecked(t *testing.T) {
 
 // LargestJob returns the phase that needs the most memory.
 func TestLargestJob(t *testing.T) {
-	driver, _, err := backend.Find("emu")
-	require.NoError(t, err)
-	spec, err := driver.Spec("")
-	require.NoError(t, err)
+	spec := specOf(t, "emu")
 	var snapshots []int64
 	total := func(c Config) (string, int64) {
-		j, programs, m, err := LargestJob(c, driver, spec)
+		j, programs, m, err := LargestJob(c, spec)
 		require.NoError(t, err)
 		require.Len(t, programs, len(j.Programs()))
 		snapshots = append(snapshots, m.Snapshot)

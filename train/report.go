@@ -52,15 +52,16 @@ func (m Memory) Total() int64 {
 	return n
 }
 
-// MemoryOf returns the memory that the lowered programs and their variables need on a backend.
-func (j *Job) MemoryOf(d backend.Driver, s backend.Spec, programs []*backend.Program) (Memory, error) {
+// MemoryOf returns the memory that the job's programs, as backend.Lower returned them for
+// s, and their variables need.
+func (j *Job) MemoryOf(s backend.Spec, lowered ...*backend.Program) (Memory, error) {
 	classes, scopes := map[string]int64{}, map[string]int64{}
 	for t := range j.Vars.All() {
 		classes[t.Class.String()] += t.Bytes()
 		scopes[backend.FoldLayers(strings.TrimPrefix(t.Name, j.Model.ParamPrefix))] += t.Bytes()
 	}
 	m := Memory{Persistent: ordered(classes, "param", "state", "stash", "input", "output"), Snapshot: j.snapshotBytes()}
-	o, err := d.OutlineOf(s, programs)
+	o, err := backend.OutlineOf(s, lowered...)
 	if err != nil {
 		return m, err
 	}

@@ -99,11 +99,7 @@ func (t *Trainer) open(devices []backend.Backend) error {
 	j, corpus := t.Job, t.corpus
 	seq := j.Config.Data.Seq
 	spec := devices[0].Spec() // that of all
-	driver, _, err := backend.Find(spec.Backend)
-	if err != nil {
-		return err
-	}
-	lowered, err := j.Lowered(driver, spec)
+	lowered, err := backend.Lower(spec, j.Programs()...)
 	if err != nil {
 		return err
 	}
@@ -130,11 +126,8 @@ func (t *Trainer) open(devices []backend.Backend) error {
 	return nil
 }
 
-// load binds the variables and loads the job's lowered programs.
+// load loads the job's lowered programs.
 func (r *rank) load(j *Job, lowered []*backend.Program) error {
-	if err := r.backend.Bind(j.Vars); err != nil {
-		return err
-	}
 	loaded, err := r.backend.Load(lowered...)
 	if err != nil {
 		return err

@@ -21,7 +21,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -97,15 +96,9 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	var runs []backend.Executable
 	for rank, b := range fixtures {
 		want, got := reference[rank], tested[rank]
-		if err := errors.Join(b.vars.Err(), b.p.Err()); err != nil {
-			return err
-		}
 		b.declared = slices.Collect(b.vars.All()) // lowering may add others
-		lowered, err := d.Lower(spec, []*backend.Program{b.p})
+		lowered, err := backend.Lower(spec, b.p)
 		if err != nil {
-			return err
-		}
-		if err := b.prepare(want, got); err != nil {
 			return err
 		}
 		model, err := want.Load(b.p)
@@ -114,6 +107,9 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 		}
 		loaded, err := got.Load(lowered...)
 		if err != nil {
+			return err
+		}
+		if err := b.write(want, got); err != nil {
 			return err
 		}
 		runs = append(append(runs, model...), loaded...)
@@ -163,11 +159,8 @@ func closeAll(list []backend.Backend) {
 	}
 }
 
-// prepare binds the variables to both backends and writes the same bytes to them.
-func (b *fixture) prepare(want *ref.Backend, got backend.Backend) error {
-	if err := errors.Join(want.Bind(b.vars), got.Bind(b.vars)); err != nil {
-		return err
-	}
+// write writes the same bytes to the variables of both backends.
+func (b *fixture) write(want *ref.Backend, got backend.Backend) error {
 	for _, t := range b.declared {
 		if err := want.SetValues(t, b.values[t]); err != nil {
 			return err

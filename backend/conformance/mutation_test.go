@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
-	"octet/backend/ref"
 )
 
 // A backend that ignores a setting or an optional operand must fail some case. The test
@@ -45,9 +44,8 @@ func TestEverySettingMatters(t *testing.T) {
 // runMutated runs the case with one field of node i changed. accepted is false
 // if the program is not valid with the change.
 func (c Case) runMutated(ctx context.Context, i int, field string) (accepted bool, err error) {
-	d := ref.Driver()
 	accepted = true
-	d.Lower = func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+	d := lowering(func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
 		p := list[0]
 		q := p.Vars().Program(p.Name())
 		for j, n := range p.Nodes() {
@@ -59,7 +57,7 @@ func (c Case) runMutated(ctx context.Context, i int, field string) (accepted boo
 		}
 		accepted = accepted && len(p.Temps()) == 0 && q.Err() == nil
 		return []*backend.Program{q}, q.Err()
-	}
+	})
 	err = c.Run(ctx, d, "")
 	return accepted, err
 }

@@ -23,7 +23,7 @@ type Region struct {
 // later, without synchronization.
 //
 // External maps names of variables to device memory that other code owns, in the
-// variable's format, row-major, contiguous and aligned to 256 bytes. Bind allocates
+// variable's format, row-major, contiguous and aligned to 256 bytes. Load allocates
 // nothing for these variables and does not clear them; programs read and write them in
 // place. The regions must outlive the backend.
 //

@@ -121,7 +121,6 @@ func loadGEMM(b *testing.B, d *device, l bench.Layer, pass string) *executable {
 	}[pass]())
 	lowered, err := lower(d.Spec(), []*backend.Program{p, prepare})
 	require.NoError(b, err)
-	require.NoError(b, d.Bind(v))
 	loaded, err := d.Load(lowered...)
 	require.NoError(b, err)
 	require.NoError(b, d.Write(one, fp8.AppendFloats(nil, 1)))

@@ -29,7 +29,6 @@ type paperBackend struct {
 
 var errBound = errors.New("bound")
 
-func (paperBackend) Bind(*backend.Vars) error            { return nil }
 func (paperBackend) Write(*backend.Tensor, []byte) error { return nil }
 func (paperBackend) Close() error                        { return nil }
 

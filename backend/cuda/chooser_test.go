@@ -34,7 +34,6 @@ func TestChoicesAreReused(t *testing.T) {
 		d = list[0].(*device)
 		var _ backend.Chooser = d
 		require.NotContains(t, d.Spec().Arithmetic, "algorithms", "none yet")
-		require.NoError(t, d.Bind(v))
 		loaded, err := d.Load(p)
 		require.NoError(t, err)
 		rng := rand.New(rand.NewPCG(1, 2))
@@ -90,9 +89,8 @@ func TestAlgorithmsThatDoNotRun(t *testing.T) {
 			standIns(t)
 			cacheDir(t)
 			standin.Set(t, "STANDIN_REFUSED", fmt.Sprint(refused))
-			v, p := gemmProgram()
+			p := gemmProgram()
 			d := openOne(t)
-			require.NoError(t, d.Bind(v))
 			loaded, err := d.Load(p)
 			require.NoError(t, err)
 			require.Len(t, d.chosen.Algorithms, 1)
@@ -105,13 +103,13 @@ func TestAlgorithmsThatDoNotRun(t *testing.T) {
 	}
 }
 
-// gemmProgram returns a program of one GEMM, and its variables.
-func gemmProgram() (*backend.Vars, *backend.Program) {
+// gemmProgram returns a program of one GEMM.
+func gemmProgram() *backend.Program {
 	v := backend.NewVars()
 	tensor := func(name string) *backend.Tensor { return v.Tensor(backend.Stash, name, fp8.F32, 32, 32) }
 	p := v.Program("product")
 	p.Add(&backend.MatMul{A: tensor("a"), B: tensor("b"), TransB: true, Out: tensor("c")})
-	return v, p
+	return p
 }
 
 // runTwice runs x and records its graph.
@@ -135,9 +133,8 @@ func TestAlgorithmsRunBeforeTheyAreRecorded(t *testing.T) {
 				require.NoError(t, forgetGPUs()) // with their loaded kernels
 				list, err := open("", backend.Options{Choices: choices})
 				require.NoError(t, err)
-				v, p := gemmProgram()
+				p := gemmProgram()
 				d := list[0].(*device)
-				require.NoError(t, d.Bind(v))
 				loaded, err := d.Load(p)
 				require.NoError(t, err)
 				runTwice(t, d, loaded[0])
@@ -165,10 +162,9 @@ func TestUntimedAlgorithmsAreNotCached(t *testing.T) {
 	cacheDir(t)
 	load := func() *device {
 		require.NoError(t, forgetGPUs())
-		v, p := gemmProgram()
+		p := gemmProgram()
 		d := openOne(t)
 		clear(d.cache.Algorithms)
-		require.NoError(t, d.Bind(v))
 		loaded, err := d.Load(p)
 		require.NoError(t, err)
 		require.Len(t, d.chosen.Algorithms, 1)
@@ -216,9 +212,8 @@ func TestGEMMWithoutAnAlgorithm(t *testing.T) {
 			standIns(t)
 			cacheDir(t)
 			standin.Set(t, "STANDIN_ALGORITHMS", offered)
-			v, p := gemmProgram()
+			p := gemmProgram()
 			d := openOne(t)
-			require.NoError(t, d.Bind(v))
 			_, err := d.Load(p)
 			require.ErrorIs(t, err, backend.ErrUnsupported)
 			require.EqualError(t, err, "matmul: unsupported by backend cuda: A is a:fp32[32, 32], B is b:fp32[32, 32] and Out is c:fp32[32, 32]: "+

@@ -23,9 +23,9 @@
 //
 // # Memory
 //
-// Bind allocates one block for the variables. Load allocates one block for the temps of
-// its programs, at the offsets of backend.MakePlan, cuBLASLt's workspace and the scratch
-// memory and tables of kernels. A step allocates nothing.
+// Load allocates one block for the variables, and one for the temps of its programs, at
+// the offsets of backend.MakePlan, cuBLASLt's workspace and the scratch memory and tables
+// of kernels. A step allocates nothing.
 //
 // # Ranks
 //
@@ -97,7 +97,7 @@ import (
 func init() {
 	backend.Register(backend.Driver{
 		Name:      "cuda",
-		Rank:      20,
+		Priority:  20,
 		Available: available,
 		Spec:      spec,
 		Lower:     lower,
@@ -155,7 +155,6 @@ func spec(device string) (backend.Spec, error) {
 			{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3},
 		},
 		Stochastic: true,
-		Align:      align,
 		HeadTokens: headTokens,
 		// The SXM boards; smaller ones exist. CUDA reports less memory than the data
 		// sheet, because the driver reserves some.

@@ -34,10 +34,8 @@ func TestCustomOp(t *testing.T) {
 }
 
 func loadBlend(t *testing.T, source string) error {
-	v, p := blendOf(source)
-	d := openOne(t)
-	require.NoError(t, d.Bind(v))
-	_, err := d.Load(p)
+	_, p := blendOf(source)
+	_, err := openOne(t).Load(p)
 	return err
 }
 
@@ -66,13 +64,12 @@ func TestSourcesOfOneOp(t *testing.T) {
 	for i, source := range []string{blended, strings.Replace(blended, "one = 1.0f", "one = 2.0f", 1)} {
 		v, p := blendOf(source)
 		d := openOne(t)
-		require.NoError(t, d.Bind(v))
+		list, err := d.Load(p)
+		require.NoError(t, err)
 		for _, name := range []string{"a", "w"} {
 			x := v.Lookup(name)
 			require.NoError(t, d.Write(x, floats(x.Elems(), func(i int) float32 { return float32(i + 1) })))
 		}
-		list, err := d.Load(p)
-		require.NoError(t, err)
 		require.NoError(t, list[0].Run(t.Context()))
 		out := v.Lookup("sum")
 		got[i] = make([]byte, out.Bytes())

@@ -19,16 +19,15 @@ type device struct {
 	spec   backend.Spec
 	stream *libcuda.Stream
 
-	vars       *backend.Vars
-	persistent libcuda.Ptr
-	addresses  map[*backend.Tensor]libcuda.Ptr // of root tensors
-	external   map[string]Region               // memory of variables that other code owns, by name
-	adopted    bool                            // context and stream are external too
+	vars      backend.Bound
+	addresses map[*backend.Tensor]libcuda.Ptr // of the variables
+	external  map[string]Region               // memory of variables that other code owns, by name
+	adopted   bool                            // context and stream are external too
 
 	staging staging
 	fetches []*fetch
 
-	blocks      []libcuda.Ptr // of loaded programs
+	blocks      []libcuda.Ptr // of variables and loaded programs
 	executables []*executable
 
 	allocated int64 // bytes of device memory
@@ -45,9 +44,6 @@ type device struct {
 	recording sync.Mutex // held while the stream is captured
 	marks     []string   // names of collectives, see binder
 }
-
-// errClosed is returned by methods called after Close.
-var errClosed = errors.New("cuda: this backend is closed")
 
 // openRanks opens consecutive GPUs, and connects them if there are several.
 func openRanks(opts options, o backend.Options) (_ []backend.Backend, err error) {
@@ -167,24 +163,16 @@ func (d *device) ranks() int {
 	return len(d.group.ranks)
 }
 
-// Bind allocates one block of memory for all variables without external memory.
-func (d *device) Bind(vars *backend.Vars) error {
-	if d.stream == nil {
-		return errClosed
-	}
-	if err := vars.Err(); err != nil {
-		return err
-	}
-	if d.vars != nil {
-		return errors.New("cuda: this backend is bound already; open another one for other variables")
-	}
-	addresses, err := place(vars, d.external)
-	if err != nil {
-		return err
+// allocVars allocates one zeroed block for variables, except for those in external memory.
+func (d *device) allocVars(fresh []*backend.Tensor) (err error) {
+	if d.addresses == nil {
+		if d.addresses, err = place(d.vars.Vars, d.external); err != nil {
+			return err
+		}
 	}
 	offsets, bytes := map[*backend.Tensor]int64{}, int64(0)
-	for t := range vars.All() {
-		if _, ok := addresses[t]; t.Base == nil && !ok {
+	for _, t := range fresh {
+		if _, ok := d.addresses[t]; !ok {
 			offsets[t] = bytes
 			bytes += backend.Aligned(t.Bytes(), align)
 		}
@@ -193,16 +181,15 @@ func (d *device) Bind(vars *backend.Vars) error {
 	if err != nil {
 		return err
 	}
-	for t, offset := range offsets {
-		addresses[t] = at + libcuda.Ptr(offset)
+	d.blocks = append(d.blocks, at)
+	err = d.watched("clear the variables", func() error { return d.stream.Fill(at, 0, int(bytes)) })
+	if err != nil {
+		return d.failure("clear the variables", bytes, err)
 	}
-	d.vars, d.persistent, d.addresses = vars, at, addresses
-	return d.watched("clear the variables", func() error {
-		if err := d.stream.Fill(at, 0, int(bytes)); err != nil {
-			return d.failure("clear the variables", bytes, err)
-		}
-		return nil
-	})
+	for t, offset := range offsets {
+		d.addresses[t] = at + libcuda.Ptr(offset)
+	}
+	return nil
 }
 
 // alloc allocates device memory, at least align bytes; Close frees it.
@@ -232,29 +219,19 @@ func (d *device) Usage() (backend.Usage, error) {
 	return backend.Usage{Allocated: d.allocated, Used: int64(total - free), Total: int64(total)}, nil
 }
 
-// root returns the address of a persistent root tensor.
-func (d *device) root(t *backend.Tensor) (libcuda.Ptr, bool) {
-	at, ok := d.addresses[t]
-	return at, ok
-}
-
 // contiguous returns the address of a persistent tensor or view of n bytes.
 func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
-	at, ok := d.root(t.Root())
-	if !ok {
-		return 0, fmt.Errorf("cuda: tensor %s is not bound", t)
+	if err := d.vars.Fits(t, n); err != nil {
+		return 0, err
 	}
-	if err := t.FitsBuffer(n); err != nil {
-		return 0, fmt.Errorf("cuda: %w", err)
-	}
-	return at + libcuda.Ptr(t.Offset*t.DType.Size()), nil
+	return d.addresses[t.Root()] + libcuda.Ptr(t.Offset*t.DType.Size()), nil
 }
 
 // Close frees this backend's memory and ends its group. The GPU stays open for other
 // backends, unless it was adopted. On a lost device, errors of freeing are ignored.
 func (d *device) Close() error {
-	if d.stream == nil {
-		return nil // closed before
+	if !d.vars.Close() {
+		return nil
 	}
 	if d.group == nil {
 		return d.free()
@@ -286,9 +263,6 @@ func (d *device) free() error {
 	for _, at := range d.blocks {
 		note(d.gpu.Free(at))
 	}
-	if d.persistent != 0 {
-		note(d.gpu.Free(d.persistent))
-	}
 	for _, f := range d.fetches {
 		note(f.close())
 	}
@@ -297,7 +271,7 @@ func (d *device) free() error {
 	if d.adopted {
 		note(d.gpu.close())
 	}
-	*d = device{gpu: d.gpu, spec: d.spec}
+	*d = device{gpu: d.gpu, spec: d.spec, vars: d.vars}
 	return errors.Join(errs...)
 }
 

@@ -110,15 +110,13 @@ func TestRun(t *testing.T) {
 	v.Tensor(backend.Stash, "narrow", fp8.BF16, 16, 16)
 	v.Tensor(backend.Stash, "rows", fp8.F32, 16)
 	d := openOne(t)
-	require.NoError(t, d.Bind(v))
-	require.ErrorContains(t, d.Bind(v), "bound already")
 	list, err := d.Load(p)
 	require.NoError(t, err)
-	require.Equal(t, int64(rows*2*cols*4), list[0].Plan().Bytes)
+	require.Equal(t, int64(rows*2*cols*4), list[0].(*executable).plan.Bytes)
 
 	read := make([]byte, out.Bytes())
 	require.NoError(t, d.Read(out, read))
-	require.Equal(t, make([]byte, len(read)), read, "variables are zero after Bind")
+	require.Equal(t, make([]byte, len(read)), read, "variables start as zeros")
 	expect := func(x float32) {
 		t.Helper()
 		require.NoError(t, d.Read(out, read))
@@ -167,12 +165,12 @@ func TestRun(t *testing.T) {
 	require.ErrorIs(t, list[0].(backend.Timed).RunTimed(cancelled, nil), context.Canceled)
 
 	require.ErrorContains(t, d.Write(a, read[:4]), "got a buffer of 4")
-	require.ErrorContains(t, d.Write(a.RowRange(rows, 1), read[:4*cols]), "cuda: view a[1100:1101]:fp32[1, 1024] reaches outside")
+	require.ErrorContains(t, d.Write(a.RowRange(rows, 1), read[:4*cols]), "view a[1100:1101]:fp32[1, 1024] reaches outside")
 	require.ErrorContains(t, d.Read(a.RowRange(-1, 1), read[:4*cols]), "reaches outside")
-	require.ErrorContains(t, d.Read(backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 1), read[:4]), "is not bound")
+	require.ErrorContains(t, d.Read(backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 1), read[:4]), "has no memory")
 	other := backend.NewVars().Program("other")
 	_, err = d.Load(other)
-	require.ErrorContains(t, err, "not those of Bind")
+	require.ErrorContains(t, err, "its variables are not those of the programs loaded before")
 	wide := v.Lookup("narrow")
 	q := v.Program("not lowered")
 	q.Add(&backend.MatMul{A: wide, B: wide, RowScale: v.Lookup("rows"), Out: wide})
@@ -181,12 +179,11 @@ func TestRun(t *testing.T) {
 	require.ErrorContains(t, err, "lower the program")
 }
 
-// A closed backend returns errClosed, and Close is idempotent.
+// A closed backend returns backend.ErrClosed, and Close is idempotent.
 func TestClosed(t *testing.T) {
 	standIns(t)
-	v, p, a, _, _ := adding(4, 4)
+	_, p, a, _, _ := adding(4, 4)
 	d := openOne(t)
-	require.NoError(t, d.Bind(v))
 	list, err := d.Load(p)
 	require.NoError(t, err)
 	require.NoError(t, list[0].Run(t.Context()))
@@ -194,8 +191,8 @@ func TestClosed(t *testing.T) {
 
 	raw := make([]byte, a.Bytes())
 	_, err = d.Load(p)
-	for _, err := range []error{err, d.Bind(v), list[0].Run(t.Context()), list[0].RunObserved(t.Context(), nil), list[0].(backend.Timed).RunTimed(t.Context(), nil)} {
-		require.ErrorIs(t, err, errClosed)
+	for _, err := range []error{err, list[0].Run(t.Context()), list[0].RunObserved(t.Context(), nil), list[0].(backend.Timed).RunTimed(t.Context(), nil)} {
+		require.ErrorIs(t, err, backend.ErrClosed)
 	}
 	require.Error(t, d.Write(a, raw))
 	require.Error(t, d.Read(a, raw))
@@ -291,16 +288,15 @@ func TestGPUThatDoesNotOpen(t *testing.T) {
 func TestOutOfMemory(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_OOM", "10000000")
-	v, p, _, _, _ := adding(1024, 1024)
+	_, p, _, _, _ := adding(1024, 1024)
 	d := openOne(t)
-	err := d.Bind(v)
+	_, err := d.Load(p)
 	require.ErrorIs(t, err, backend.ErrOutOfMemory)
 	require.ErrorContains(t, err, "allocate the variables")
 	require.ErrorContains(t, err, "asked for 12 MiB, 9.54 MiB of the device's 80 GiB are free")
 	require.NotContains(t, err.Error(), "\n")
 
 	standin.Set(t, "STANDIN_OOM", "20000000")
-	require.NoError(t, d.Bind(v))
 	_, err = d.Load(p)
 	require.ErrorIs(t, err, backend.ErrOutOfMemory)
 	require.ErrorContains(t, err, "temps (8 MiB)")
@@ -312,11 +308,10 @@ func TestDeviceLost(t *testing.T) {
 	for _, code := range []string{"700", "214", "719", "46"} {
 		t.Run(code, func(t *testing.T) {
 			standIns(t)
-			v, p, a, _, out := adding(4, 4)
+			_, p, a, _, out := adding(4, 4)
 			list, err := open("", backend.Options{})
 			require.NoError(t, err)
 			d := list[0]
-			require.NoError(t, d.Bind(v))
 			loaded, err := d.Load(p)
 			require.NoError(t, err)
 			require.NoError(t, d.Write(a, make([]byte, a.Bytes())))

@@ -13,22 +13,11 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// Load binds programs to the device. One block holds their temps, cuBLASLt's workspace,
+// Load allocates variables and binds programs to the device. One block holds their temps, cuBLASLt's workspace,
 // the scratch memory of kernels and their tables.
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
-	if d.stream == nil {
-		return nil, errClosed
-	}
-	if d.vars == nil {
-		return nil, fmt.Errorf("cuda: Load was called before Bind")
-	}
-	for _, p := range programs {
-		if err := p.Err(); err != nil {
-			return nil, err
-		}
-		if p.Vars() != d.vars {
-			return nil, fmt.Errorf("cuda: program %s: its variables are not those of Bind", p.Name())
-		}
+	if err := d.vars.Load(programs, d.allocVars); err != nil {
+		return nil, err
 	}
 	wgmma, err := d.checkWGMMA(programs)
 	if err != nil {
@@ -137,15 +126,13 @@ type executable struct {
 	clock     []*libcuda.Event // before, between and after the nodes; created by RunTimed
 }
 
-func (x *executable) Plan() *backend.Plan { return x.plan }
-
 // Run enqueues the program and does not wait for it. The first run issues its calls one
 // by one: libraries load kernels and connect GPUs on first use, which a capture does not
 // allow, and a program that runs once needs no graph. The second run records a graph, and
 // later runs launch it.
 func (x *executable) Run(ctx context.Context) error {
 	if x.stream == nil {
-		return errClosed
+		return backend.ErrClosed
 	}
 	return x.wait(x.what, func() error {
 		if err := ctx.Err(); err != nil {
@@ -189,7 +176,7 @@ func (x *executable) record() error {
 // stops it, it ends the group, because the other ranks wait for this one in collectives.
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	if x.stream == nil {
-		return errClosed
+		return backend.ErrClosed
 	}
 	if group, rank := x.group, x.rank; group != nil { // x may be closed when the context ends
 		defer context.AfterFunc(ctx, func() { group.leave(rank, ctx.Err()) })()
@@ -219,7 +206,7 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 // of the launches. BenchmarkOutside bounds both.
 func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, start, end time.Duration)) error {
 	if x.stream == nil {
-		return errClosed
+		return backend.ErrClosed
 	}
 	if group, rank := x.group, x.rank; group != nil {
 		defer context.AfterFunc(ctx, func() { group.leave(rank, ctx.Err()) })()
@@ -320,7 +307,7 @@ type memory struct {
 
 // at returns the address of a tensor's first element.
 func (m memory) at(t *backend.Tensor) libcuda.Ptr {
-	root, ok := m.root(t.Root())
+	root, ok := m.addresses[t.Root()]
 	if !ok {
 		root = m.arena + libcuda.Ptr(m.plan.Offsets[t.Root()])
 	}

@@ -91,7 +91,6 @@ func openPair(t *testing.T, device string) *pair {
 		program := v.Program("meeting")
 		program.Add(&backend.Add{A: p.x[i], B: p.x[i], Out: []backend.Cast{{Out: v.Tensor(backend.Stash, "twice", fp8.F32, 4)}}})
 		program.Add(&backend.AllReduce{X: p.x[i]})
-		require.NoError(t, d.Bind(v))
 		list, err := d.Load(program)
 		require.NoError(t, err)
 		p.run[i] = list[0]

@@ -120,7 +120,7 @@ func registerLowered() {
 		panic(err)
 	}
 	backend.Register(backend.Driver{
-		Name: lowered, Rank: -2, Spec: spec, Available: func(string) error { return nil },
+		Name: lowered, Priority: -2, Spec: spec,
 		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
 			s, err := spec("")
 			if err != nil {

@@ -22,7 +22,7 @@ func measure(plan *backend.Plan, programs []*backend.Program) (block, error) {
 	return size, nil
 }
 
-// outline returns what Load allocates, and what Bind adds for alignment.
+// outline returns what Load allocates.
 func outline(_ backend.Spec, programs []*backend.Program) (o backend.Outline, err error) {
 	plan := backend.MakePlan(align, backend.PerOp, programs...)
 	size, err := measure(plan, programs)

@@ -18,8 +18,6 @@ import (
 // of it is freed. A real driver allocates pages and memory of its own, so there only
 // Usage's Allocated is compared.
 func TestMemoryIsAsPlanned(t *testing.T) {
-	driver, _, err := backend.Find("cuda")
-	require.NoError(t, err)
 	for _, c := range []struct {
 		recipe string
 		ranks  int
@@ -31,9 +29,9 @@ func TestMemoryIsAsPlanned(t *testing.T) {
 			config.Train.Ranks = c.ranks
 			j, err := train.NewJob(config, forDevice(t))
 			require.NoError(t, err)
-			programs, err := j.Lowered(driver, forDevice(t))
+			lowered, err := backend.Lower(forDevice(t), j.Programs()...)
 			require.NoError(t, err)
-			m, err := j.MemoryOf(driver, forDevice(t), programs)
+			m, err := j.MemoryOf(forDevice(t), lowered...)
 			require.NoError(t, err)
 
 			list, err := open("", backend.Options{Ranks: c.ranks})
@@ -67,7 +65,7 @@ func TestMemoryIsAsPlanned(t *testing.T) {
 			for _, g := range m.Beside {
 				shares[g.Name] = g.N
 			}
-			size, err := measure(backend.MakePlan(align, backend.PerOp, programs...), programs)
+			size, err := measure(backend.MakePlan(align, backend.PerOp, lowered...), lowered)
 			require.NoError(t, err)
 			require.Equal(t, m.Arena, size.temps)
 			require.Equal(t, map[string]int64{

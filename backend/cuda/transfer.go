@@ -154,9 +154,6 @@ type fetch struct {
 
 // Fetch prepares to read persistent tensors without waiting for later work.
 func (d *device) Fetch(tensors ...*backend.Tensor) (backend.Fetch, error) {
-	if d.stream == nil {
-		return nil, errClosed
-	}
 	f, bytes := &fetch{device: d}, int64(0)
 	for _, t := range tensors {
 		at, err := d.contiguous(t, int(t.Bytes()))
@@ -183,7 +180,7 @@ func (f *fetch) Begin() {
 
 func (f *fetch) begin() error {
 	if f.stream == nil {
-		return errClosed
+		return backend.ErrClosed
 	}
 	return f.watched(fromDevice, func() error {
 		at := 0
@@ -205,7 +202,7 @@ func (f *fetch) End(dst []byte) error {
 	case f.err != nil:
 		return f.err
 	case f.stream == nil:
-		return errClosed
+		return backend.ErrClosed
 	case len(dst) != len(f.into.Bytes):
 		return fmt.Errorf("cuda: a fetch of %d bytes got a buffer of %d", len(f.into.Bytes), len(dst))
 	}

@@ -29,11 +29,10 @@ func requireBusy(t *testing.T, d backend.Backend, busy bool, what ...any) {
 func TestFetch(t *testing.T) {
 	standIns(t)
 	const n = 64
-	v, p, a, b, out := adding(1, n)
+	_, p, a, b, out := adding(1, n)
 	d := openOne(t)
 	_, err := d.Fetch(out)
-	require.ErrorContains(t, err, "is not bound")
-	require.NoError(t, d.Bind(v))
+	require.ErrorContains(t, err, "has no memory")
 	list, err := d.Load(p)
 	require.NoError(t, err)
 	fetches := make([]backend.Fetch, 2)
@@ -70,20 +69,19 @@ func TestFetch(t *testing.T) {
 	require.ErrorContains(t, fetches[0].End(raw[:4]), "a fetch of 512 bytes got a buffer of 4")
 	require.Zero(t, testing.AllocsPerRun(10, func() { fetches[0].Begin(); _ = fetches[0].End(raw) }))
 	require.NoError(t, d.Close())
-	require.ErrorIs(t, fetches[1].End(raw), errClosed)
+	require.ErrorIs(t, fetches[1].End(raw), backend.ErrClosed)
 	fetches[0].Begin()
-	require.ErrorIs(t, fetches[0].End(raw), errClosed)
+	require.ErrorIs(t, fetches[0].End(raw), backend.ErrClosed)
 	_, err = d.Fetch(out)
-	require.ErrorIs(t, err, errClosed)
+	require.ErrorIs(t, err, backend.ErrClosed)
 }
 
 // A write waits only for the staging memory that it needs: not for a run while the
 // outboxes have room, and then for the older outbox alone.
 func TestOutboxesTakeTurns(t *testing.T) {
 	standIns(t)
-	v, p, a, b, out := adding(1, outboxBytes/4)
+	_, p, a, b, out := adding(1, outboxBytes/4)
 	d := openOne(t)
-	require.NoError(t, d.Bind(v))
 	list, err := d.Load(p)
 	require.NoError(t, err)
 	require.NoError(t, d.Write(b, make([]byte, b.Bytes())))

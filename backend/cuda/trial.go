@@ -139,7 +139,8 @@ func (g *gpu) runAttention(headDim int, mma bool) (results [][]float64, err erro
 		DOut: dout, Q: q, K: k, V: v, O: o, LSE: lse, Batch: 1, HeadDim: headDim,
 		DQ: []backend.Cast{cast(1, q)}, DK: []backend.Cast{cast(2, k)}, DV: []backend.Cast{cast(3, v)},
 	})
-	if err := d.Bind(vars); err != nil {
+	list, err := d.Load(p)
+	if err != nil {
 		return nil, err
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -151,10 +152,6 @@ func (g *gpu) runAttention(headDim int, mma bool) (results [][]float64, err erro
 		if err := d.Write(t, raw); err != nil {
 			return nil, err
 		}
-	}
-	list, err := d.Load(p)
-	if err != nil {
-		return nil, err
 	}
 	if err := list[0].Run(context.Background()); err != nil {
 		return nil, err

@@ -21,7 +21,6 @@ func sourceOfAttention(t *testing.T, d *device) string {
 	p := vars.Program("test")
 	tensor := func(name string) *backend.Tensor { return vars.Tensor(backend.Stash, name, fp8.BF16, 16, 64) }
 	p.Add(&backend.Attention{Q: tensor("q"), K: tensor("k"), V: tensor("v"), Out: []backend.Cast{{Out: tensor("o")}}, Batch: 1, HeadDim: 64})
-	require.NoError(t, d.Bind(vars))
 	list, err := d.Load(p)
 	require.NoError(t, err)
 	return list[0].(*executable).calls[0][0].launch.source.name

@@ -35,7 +35,8 @@ func BenchmarkAttention(b *testing.B) {
 			list, err := open("", backend.Options{Threads: threads})
 			require.NoError(b, err)
 			require.NoError(b, p.Err())
-			require.NoError(b, list[0].Bind(vars))
+			_, err = list[0].Load(p)
+			require.NoError(b, err)
 			for _, x := range []*backend.Tensor{q, k, v} {
 				raw := make([]byte, x.Bytes())
 				for i := range raw {

@@ -39,7 +39,7 @@
 //
 // # Memory
 //
-// Bind allocates persistent tensors, zeroed, on cache-line boundaries. Temps live in
+// Load allocates variables, zeroed, on cache-line boundaries. Temps live in
 // the arena, which programs loaded together share: the next run overwrites them. Each
 // worker has scratch, whose size is fixed when kernels are bound.
 //

@@ -146,10 +146,9 @@ func benchmarkElementwise(b *testing.B, rows, cols, threads int, op func(s *elem
 	require.NoError(b, err)
 	d := list[0].(*device)
 	defer d.Close()
-	require.NoError(b, d.Bind(s.vars))
-	s.fill(d)
 	x, err := d.Load(p)
 	require.NoError(b, err)
+	s.fill(d)
 
 	bytes := p.Nodes()[0].Cost().Bytes
 	src, dst := alignedBytes(bytes/2), alignedBytes(bytes/2)

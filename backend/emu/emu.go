@@ -13,14 +13,10 @@ import (
 
 func init() {
 	backend.Register(backend.Driver{
-		Name:      "emu",
-		Available: func(string) error { return nil },
-		Spec:      spec,
-		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
-			return list, nil // every op fuses its casts, no operand needs another layout
-		},
-		Outline: outline,
+		Name:    "emu",
+		Spec:    spec,
 		Open:    open,
+		Outline: outline,
 		Probe:   probe,
 	})
 }
@@ -29,7 +25,7 @@ func init() {
 const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
-	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, BlockScales: true, Stochastic: true, Align: arenaAlign, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
+	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, BlockScales: true, Stochastic: true, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
 	if model != "" && model != modelAMX {
 		m, err := arith.Lookup(model)
 		if err != nil {
@@ -55,7 +51,7 @@ type device struct {
 	pool    *pool
 	rank    int
 	group   *group
-	vars    *backend.Vars
+	vars    backend.Bound
 	memory  map[*backend.Tensor][]byte   // persistent tensors, views excluded
 	extents map[*backend.Tensor]*extents // same keys
 	rope    []*angleTable
@@ -128,31 +124,13 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 
 func (d *device) Spec() backend.Spec { return d.spec }
 
-func (d *device) Bind(vars *backend.Vars) error {
-	if err := vars.Err(); err != nil {
-		return err
-	}
-	if d.vars != nil {
-		return fmt.Errorf("emu: this backend is bound already; open another one for other variables")
-	}
-	d.vars = vars
-	for t := range vars.All() {
-		d.memory[t], d.extents[t] = alignedBytes(t.Bytes()), new(extents)
-	}
-	return nil
-}
-
 // persistent returns the n bytes of a contiguous persistent tensor or view.
 func (d *device) persistent(t *backend.Tensor, n int) ([]byte, error) {
-	root, ok := d.memory[t.Root()]
-	if !ok {
-		return nil, fmt.Errorf("emu: tensor %s is not bound", t)
-	}
-	if err := t.FitsBuffer(n); err != nil {
-		return nil, fmt.Errorf("emu: %w", err)
+	if err := d.vars.Fits(t, n); err != nil {
+		return nil, err
 	}
 	from := t.Offset * t.DType.Size()
-	return root[from : from+n], nil
+	return d.memory[t.Root()][from : from+n], nil
 }
 
 func (d *device) Write(t *backend.Tensor, src []byte) error {
@@ -175,8 +153,8 @@ func (d *device) Read(t *backend.Tensor, dst []byte) error {
 // Close also closes the group: the other ranks would wait for this one until their
 // timeout.
 func (d *device) Close() error {
-	if d.pool.closed.Load() {
-		return nil // closed before
+	if !d.vars.Close() {
+		return nil
 	}
 	d.group.close(errors.New("its backend was closed"), d.rank)
 	d.pool.close()
@@ -184,18 +162,14 @@ func (d *device) Close() error {
 }
 
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
-	for _, p := range programs {
-		if err := p.Err(); err != nil {
-			return nil, err
+	err := d.vars.Load(programs, func(fresh []*backend.Tensor) error {
+		for _, t := range fresh {
+			d.memory[t], d.extents[t] = alignedBytes(t.Bytes()), new(extents)
 		}
-		if p.Vars() != d.vars {
-			return nil, fmt.Errorf("emu: program %s: its variables are not the ones bound to this backend", p.Name())
-		}
-		for t := range p.Vars().All() {
-			if d.memory[t] == nil {
-				return nil, fmt.Errorf("emu: program %s: tensor %s was declared after the variables were bound", p.Name(), t)
-			}
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	plan := backend.MakePlan(arenaAlign, backend.PerOp, programs...)
 	arena := alignedBytes(plan.Bytes)
@@ -223,8 +197,6 @@ type executable struct {
 	nodes   []*backend.Node
 	kernels []kernel
 }
-
-func (x *executable) Plan() *backend.Plan { return x.binder.plan }
 
 func (x *executable) Run(ctx context.Context) error {
 	if err := x.interrupted(ctx); err != nil {

@@ -24,10 +24,9 @@ func (tr *trial) ranks(n int, write func(rank int, d *device)) ([]*device, []bac
 	for rank := range n {
 		d := list[rank].(*device)
 		tr.Cleanup(func() { _ = d.Close() })
-		require.NoError(tr, d.Bind(tr.vars))
-		write(rank, d)
 		x, err := d.Load(tr.program)
 		require.NoError(tr, err)
+		write(rank, d)
 		devices[rank], programs[rank] = d, x[0]
 	}
 	return devices, programs
@@ -115,7 +114,6 @@ func TestCollectivesOfOtherSizesAreRefused(t *testing.T) {
 	x, y := vars.Tensor(backend.Output, "x", fp8.F32, 4), vars.Tensor(backend.Output, "y", fp8.F32, 4)
 	list, err := open("", backend.Options{Threads: 2, Ranks: 2})
 	require.NoError(t, err)
-	require.NoError(t, list[0].Bind(vars))
 	for what, op := range map[string]backend.Op{
 		"X must have 2 times the elements of Out": &backend.ReduceScatter{X: x, Out: y},
 		"Out must have 2 times the bytes of X":    &backend.AllGather{X: x, Out: y},
@@ -160,7 +158,6 @@ func TestRankStops(t *testing.T) {
 				if name != "closed" || rank > 0 {
 					defer d.Close()
 				}
-				require.NoError(t, d.Bind(vars))
 				p := vars.Program("p")
 				p.Add(&backend.AllReduce{X: x})
 				loaded, err := d.Load(p)
@@ -204,9 +201,6 @@ func TestFindingOfOneRank(t *testing.T) {
 			p, x := vars.Program("p"), vars.Tensor(backend.Output, "x", fp8.F32, 4)
 			p.Scope("layer").Add(&backend.Fill{Out: x, Value: []float32{float32(math.Inf(1)), 1}[rank]})
 			p.Add(&backend.AllReduce{X: x})
-			if err := list[rank].Bind(vars); err != nil {
-				return err
-			}
 			loaded, err := list[rank].Load(p)
 			if err != nil {
 				return err
@@ -292,19 +286,16 @@ func TestRankThatFails(t *testing.T) {
 	list, err := open("", backend.Options{Threads: 3, Ranks: 3})
 	require.NoError(t, err)
 	errs := together(3, func(rank int) error {
-		if err := list[rank].Bind(vars); err != nil {
-			return err
-		}
 		p := vars.Program("p")
 		if rank == 1 {
-			if err := list[rank].Write(control, backend.Control{Position: 1}.AppendTo(nil)); err != nil {
-				return err
-			}
 			p.Add(&backend.CacheWrite{X: x, Control: control, Cache: cache, Batch: 1}) // beyond its end
 		} else {
 			p.Add(&backend.AllReduce{X: x})
 		}
 		loaded, err := list[rank].Load(p)
+		if err == nil {
+			err = list[rank].Write(control, backend.Control{Position: int32(rank % 2)}.AppendTo(nil))
+		}
 		if err != nil {
 			return err
 		}
@@ -328,7 +319,6 @@ func groupOfThree(t *testing.T) (list []backend.Backend, first, second []backend
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
 	for _, d := range list {
-		require.NoError(t, d.Bind(vars))
 		p, q := vars.Program("p"), vars.Program("q")
 		p.Scope("first").Add(&backend.AllReduce{X: x})
 		for range 20 {
@@ -350,9 +340,6 @@ func TestDifferentPrograms(t *testing.T) {
 	require.NoError(t, err)
 	errs := together(2, func(rank int) error {
 		defer list[rank].Close()
-		if err := list[rank].Bind(vars); err != nil {
-			return err
-		}
 		p := vars.Program("p")
 		p.Add(&backend.AllReduce{X: []*backend.Tensor{x, y}[rank]})
 		loaded, err := list[rank].Load(p)

@@ -18,7 +18,7 @@ func agree(t *testing.T, model string, p *backend.Program, values map[*backend.T
 	require.NoError(t, p.Err())
 	d := interpreterDriver(model)
 	s := specOf(t, model)
-	lowered, err := d.Lower(s, []*backend.Program{p})
+	lowered, err := backend.Lower(s, p)
 	require.NoError(t, err)
 	c := newCutter(s, false, lowered...)
 	schedule, err := c.cut(lowered[0])
@@ -29,8 +29,11 @@ func agree(t *testing.T, model string, p *backend.Program, values map[*backend.T
 	require.NoError(t, err)
 	want, got := ref.Open(1, ref.Rounded)[0], devices[0]
 	for range 20 { // random orders of nodes
-		for _, b := range []backend.Backend{want, got} {
-			require.NoError(t, b.Bind(p.Vars()))
+		var runs []backend.Executable
+		for b, p := range map[backend.Backend]*backend.Program{want: p, got: lowered[0]} {
+			loaded, err := b.Load(p)
+			require.NoError(t, err)
+			runs = append(runs, loaded...)
 		}
 		for v := range p.Vars().All() {
 			raw := make([]byte, v.Bytes())
@@ -40,10 +43,8 @@ func agree(t *testing.T, model string, p *backend.Program, values map[*backend.T
 			require.NoError(t, want.Read(v, raw))
 			require.NoError(t, got.Write(v, raw))
 		}
-		for b, p := range map[backend.Backend]*backend.Program{want: p, got: lowered[0]} {
-			runs, err := b.Load(p)
-			require.NoError(t, err)
-			require.NoError(t, runs[0].Run(t.Context()))
+		for _, x := range runs {
+			require.NoError(t, x.Run(t.Context()))
 		}
 		for v := range p.Vars().All() {
 			a, b := make([]byte, v.Bytes()), make([]byte, v.Bytes())
@@ -163,7 +164,7 @@ func TestStaleReadsAreErrors(t *testing.T) {
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Stash, "x", fp8.F32, 8, 8)
 	y := vars.Tensor(backend.Stash, "y", fp8.F32, 8, 8)
-	b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, s.Align), true })
+	b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, own(s).align), true })
 	b.op = &backend.Node{Op: &backend.Add{}, Scope: "layers.0"}
 	old := b.in(x)
 	b.out(x, b.add(old, old))
@@ -202,7 +203,7 @@ func TestInPlaceWrites(t *testing.T) {
 		vars := backend.NewVars()
 		x := vars.Tensor(backend.Stash, "x", fp8.F32, 32, 32)
 		y := vars.Tensor(backend.Stash, "y", fp8.F32, 32, 32)
-		b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, s.Align), true })
+		b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, own(s).align), true })
 		b.op = &backend.Node{Op: &backend.Add{}}
 		c.build(b, x, y)
 		g, sections, err := b.finish()

@@ -3,7 +3,6 @@ package gaudi
 import (
 	"errors"
 	"fmt"
-	"maps"
 
 	"octet/backend"
 	"octet/csrc/libsynapse"
@@ -12,16 +11,15 @@ import (
 // device is a backend on one Gaudi, with one set of variables.
 type device struct {
 	synapse
-	spec   backend.Spec
-	rank   int
-	ranks  int
-	lost   bool // by the process: no further calls
-	closed bool
+	spec  backend.Spec
+	rank  int
+	ranks int
+	lost  bool // by the process: no further calls
 
 	allocated int64 // bytes of device memory
-	vars      *backend.Vars
+	vars      backend.Bound
 	addresses map[*backend.Tensor]libsynapse.Ptr // of the variables
-	layouts   layouts                            // of the variables that are padded on the device
+	layouts   layouts                            // of the variables
 	loaded    []*backend.Program
 
 	blocks []libsynapse.Ptr // all allocated device memory
@@ -43,56 +41,41 @@ func newDevice(s synapse, rank, ranks int, opts deviceOptions) (*device, error) 
 	if opts.unit > 1 { // the compiler fuses across blocks, which may change the rounding
 		model.Arithmetic += fmt.Sprintf("+unit%d", opts.unit)
 	}
-	model.Align = h.Align
-	return &device{synapse: s, spec: model, rank: rank, ranks: ranks}, nil
+	known := own(model)
+	known.align = h.Align
+	model.Own = known
+	return &device{
+		synapse: s, spec: model, rank: rank, ranks: ranks,
+		addresses: map[*backend.Tensor]libsynapse.Ptr{}, layouts: layouts{},
+	}, nil
 }
 
 func (d *device) Spec() backend.Spec { return d.spec }
 
-// Bind allocates one block of memory for all variables. They have the host's layout until
-// Load sees which layouts the programs need.
-func (d *device) Bind(vars *backend.Vars) error {
-	if err := vars.Err(); err != nil {
-		return err
-	}
-	if d.vars != nil {
-		return errors.New("gaudi: this backend is bound already; open another one for other variables")
-	}
-	wanted := layouts{}
-	for t := range vars.All() {
-		wanted[t] = layoutOf(t, nil, d.spec.Align)
-	}
-	addresses, err := d.allocVars("the variables", vars, wanted)
-	if err != nil {
-		return err
-	}
-	d.vars, d.addresses, d.layouts = vars, addresses, layouts{}
-	return nil
-}
-
-// allocVars allocates one zeroed block for the variables that have a layout, and returns
-// their addresses.
-func (d *device) allocVars(what string, vars *backend.Vars, wanted layouts) (map[*backend.Tensor]libsynapse.Ptr, error) {
-	addresses, bytes := map[*backend.Tensor]libsynapse.Ptr{}, int64(0)
-	for t := range vars.All() { // in a reproducible order
-		if l, ok := wanted[t]; ok {
-			addresses[t] = libsynapse.Ptr(bytes)
-			bytes += backend.Aligned(l.Bytes(), int64(d.spec.Align))
+// allocVars allocates one zeroed block for variables, in the layouts that programs need.
+func (d *device) allocVars(fresh []*backend.Tensor, wanted layouts) error {
+	offsets, bytes := map[*backend.Tensor]int64{}, int64(0)
+	for _, t := range fresh {
+		l, ok := wanted[t]
+		if !ok {
+			l = layoutOf(t, nil, own(d.spec).align)
 		}
+		d.layouts[t], offsets[t] = l, bytes
+		bytes += backend.Aligned(l.Bytes(), int64(own(d.spec).align))
 	}
-	at, err := d.allocBlock(what, bytes)
+	at, err := d.allocBlock("the variables", bytes)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for t := range addresses {
-		addresses[t] += at
+	for t, offset := range offsets {
+		d.addresses[t] = at + libsynapse.Ptr(offset)
 	}
-	return addresses, d.failure("clear "+what, bytes, d.fill(at, 0, bytes))
+	return d.failure("clear the variables", bytes, d.fill(at, 0, bytes))
 }
 
 // allocBlock allocates device memory, at least one aligned unit.
 func (d *device) allocBlock(what string, bytes int64) (libsynapse.Ptr, error) {
-	bytes = max(bytes, int64(d.spec.Align))
+	bytes = max(bytes, int64(own(d.spec).align))
 	at, err := d.alloc(bytes)
 	if err != nil {
 		return 0, d.failure("allocate "+what, bytes, err)
@@ -111,80 +94,30 @@ func (d *device) Usage() (backend.Usage, error) {
 	return backend.Usage{Allocated: d.allocated, Used: int64(total - free), Total: int64(total)}, nil
 }
 
-// applyLayouts moves variables with their contents to the layouts that programs need.
-// Only small packed vectors move, so leaving their old addresses unused costs little.
-func (d *device) applyLayouts(wanted layouts, programs []*backend.Program) error {
-	moved := layouts{}
+// checkLayouts returns an error if a program needs a variable in another layout than it
+// has.
+func (d *device) checkLayouts(wanted layouts, programs []*backend.Program) error {
 	for t := range d.vars.All() {
-		if l, ok := wanted[t]; ok && l != d.layoutOf(t) {
-			moved[t] = l
+		if l, ok := wanted[t]; ok && l != d.layouts[t] {
+			return fmt.Errorf("gaudi: program %s needs %s in another layout than the programs loaded before it: load them together", programs[0].Name(), t)
 		}
 	}
-	if len(moved) == 0 {
-		return nil
-	}
-	for _, p := range d.loaded {
-		for _, n := range p.Nodes() {
-			for _, o := range n.Operands() {
-				if _, ok := moved[o.Tensor.Root()]; ok {
-					return fmt.Errorf("gaudi: program %s needs %s in another layout than program %s, which is already loaded: load them together",
-						programs[0].Name(), o.Tensor.Root(), p.Name())
-				}
-			}
-		}
-	}
-	addresses, err := d.allocVars("packed variables", d.vars, moved)
-	if err != nil {
-		return err
-	}
-	for t, l := range moved {
-		old, err := d.variables().span(t)
-		if err != nil {
-			return err
-		}
-		raw := make([]byte, l.Bytes())
-		l.scatter(raw, old)
-		if err := d.upload(addresses[t], raw); err != nil {
-			return err
-		}
-	}
-	maps.Copy(d.addresses, addresses)
-	maps.Copy(d.layouts, moved)
 	return nil
-}
-
-// layoutOf returns a variable's layout.
-func (d *device) layoutOf(t *backend.Tensor) layout {
-	if l, ok := d.layouts[t]; ok {
-		return l
-	}
-	return layoutOf(t, nil, d.spec.Align)
 }
 
 // Write returns as soon as src is copied, before the device has it.
 func (d *device) Write(t *backend.Tensor, src []byte) error {
-	if err := d.contiguous(t, len(src)); err != nil {
+	if err := d.vars.Fits(t, len(src)); err != nil {
 		return err
 	}
 	return d.variables().Write(t, src)
 }
 
 func (d *device) Read(t *backend.Tensor, dst []byte) error {
-	if err := d.contiguous(t, len(dst)); err != nil {
+	if err := d.vars.Fits(t, len(dst)); err != nil {
 		return err
 	}
 	return d.variables().fetch(t, dst)
-}
-
-// contiguous checks that a variable or view is bound and fits a buffer of n bytes.
-func (d *device) contiguous(t *backend.Tensor, n int) error {
-	if _, ok := d.addresses[t.Root()]; !ok {
-		return fmt.Errorf("gaudi: tensor %s is not bound", t)
-	}
-	if err := t.FitsBuffer(n); err != nil {
-		return fmt.Errorf("gaudi: %w", err)
-	}
-	return nil
 }
 
 func (d *device) upload(to libsynapse.Ptr, src []byte) error {
@@ -198,7 +131,7 @@ func (d *device) download(dst []byte, from libsynapse.Ptr) error {
 // Close frees what this backend allocated. After a device loss it frees nothing: the next
 // call might never return.
 func (d *device) Close() error {
-	if d.closed {
+	if !d.vars.Close() {
 		return nil // the memory may belong to another backend now
 	}
 	var errs []error
@@ -216,7 +149,7 @@ func (d *device) Close() error {
 		}
 	}
 	errs = append(errs, d.release())
-	*d = device{synapse: d.synapse, spec: d.spec, lost: d.lost, closed: true}
+	*d = device{synapse: d.synapse, spec: d.spec, lost: d.lost, vars: d.vars}
 	return errors.Join(errs...)
 }
 

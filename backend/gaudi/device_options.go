@@ -14,7 +14,7 @@ import (
 type deviceOptions struct {
 	model  string // "": not given
 	module int    // module number, or -1 for any device
-	unit   int    // blocks per unit, see Spec.Unit
+	unit   int    // consecutive blocks that are compiled as one unit
 	mixed  bool   // GEMMs of E4M3 and E5M2
 	top240 bool   // GEMMs read E4M3 codes above 240 as infinity and NaN
 }
@@ -64,9 +64,9 @@ func (opts deviceOptions) spec(model string) (backend.Spec, error) {
 		return backend.Spec{}, errors.New("e4m3=240 is for Gaudi 3: Gaudi 2's E4M3 always ends at 240")
 	}
 	s := models[model]
-	s.Unit = opts.unit
+	s.Own = details{align: own(s).align, unit: opts.unit, clip: opts.top240}
 	if opts.top240 {
-		s.E4M3, s.ClipE4M3 = fp8.E4M3IEEE, true
+		s.E4M3 = fp8.E4M3IEEE
 	}
 	s.Pairs = [][2]fp8.DType{{s.E4M3, s.E4M3}, {fp8.E5M2, fp8.E5M2}}
 	if opts.mixed {

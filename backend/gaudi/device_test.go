@@ -309,16 +309,11 @@ func TestDeviceIsTaken(t *testing.T) {
 // loadOne loads the program adding on the stand-in.
 func loadOne(t *testing.T) (*device, backend.Executable, error) {
 	t.Helper()
-	v, p, _, _, _, _ := adding()
+	_, p, _, _, _, _ := adding()
 	list, err := open("", backend.Options{})
 	require.NoError(t, err)
 	d := list[0].(*device)
-	t.Cleanup(func() {
-		if d.vars != nil {
-			require.NoError(t, d.Close())
-		}
-	})
-	require.NoError(t, d.Bind(v))
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	loaded, err := d.Load(p)
 	if err != nil {
 		return d, nil, err
@@ -338,11 +333,11 @@ func TestDoesNotCompile(t *testing.T) {
 func TestOutOfMemory(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	t.Setenv("STANDIN_OOM", "300")
-	v, _, _, _, _, _ := adding()
+	_, p, _, _, _, _ := adding()
 	list, err := open("", backend.Options{})
 	if err == nil {
 		defer func() { require.NoError(t, list[0].Close()) }()
-		err = list[0].Bind(v)
+		_, err = list[0].Load(p)
 	}
 	require.ErrorIs(t, err, backend.ErrOutOfMemory)
 	require.ErrorContains(t, err, "synOutOfDeviceMemory")
@@ -433,8 +428,7 @@ func TestNodesAreTimed(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		list, err := open("", backend.Options{Ranks: ranks})
 		require.NoError(t, err)
-		v, p, _, _, _, _ := adding()
-		require.NoError(t, list[0].Bind(v))
+		_, p, _, _, _, _ := adding()
 		runs, err := list[0].Load(p)
 		require.NoError(t, err)
 		var seen []*backend.Node
@@ -472,7 +466,6 @@ func TestGEMMWithoutScalesHasTheSameBits(t *testing.T) {
 				list, err := open("", backend.Options{})
 				require.NoError(t, err)
 				d := list[0]
-				require.NoError(t, d.Bind(vars))
 				runs, err := d.Load(p)
 				require.NoError(t, err)
 				require.NoError(t, d.Write(one, floats(1)))

@@ -48,9 +48,9 @@ func examineE4M3(d *device) backend.Finding {
 	case !finite && !math.IsInf(float64(x), 1) && !math.IsNaN(float64(x)):
 		f.OK = false
 		f.Detail += ", and should be 256, infinity or NaN"
-	case finite && d.spec.ClipE4M3:
+	case finite && own(d.spec).clip:
 		f.Detail += ": this option is not needed here, and costs accuracy and time"
-	case !finite && !d.spec.ClipE4M3:
+	case !finite && !own(d.spec).clip:
 		f.OK, f.Fix = false, "use this option, as in --backend gaudi:0,e4m3=240: casts saturate at 448, but GEMMs read codes above 240 as infinity or NaN"
 	}
 	return f

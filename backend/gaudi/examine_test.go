@@ -20,9 +20,7 @@ func programsOf(t *testing.T, recipe string) []*backend.Program {
 	require.NoError(t, err)
 	j, err := train.NewJob(c, s)
 	require.NoError(t, err)
-	d, _, err := backend.Find("gaudi")
-	require.NoError(t, err)
-	programs, err := j.Lowered(d, s)
+	programs, err := backend.Lower(s, j.Programs()...)
 	require.NoError(t, err)
 	return programs
 }

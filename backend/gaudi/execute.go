@@ -2,7 +2,6 @@ package gaudi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,23 +10,21 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// Load compiles programs and binds their launches to device memory. One block holds the
-// temps that outlive a unit and the workspace of the largest unit, which all launches
-// share, because they run one after the other.
+// Load allocates variables, compiles programs and binds their launches to device memory.
+// One block holds the temps that outlive a unit and the workspace of the largest unit,
+// which all launches share, because they run one after the other.
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
-	if d.vars == nil {
-		return nil, errors.New("gaudi: Load needs Bind first")
-	}
-	for _, p := range programs {
-		if err := p.Err(); err != nil {
-			return nil, err
-		}
-		if p.Vars() != d.vars {
-			return nil, fmt.Errorf("gaudi: program %s: its variables are not the ones bound to this backend", p.Name())
-		}
+	err := d.vars.Load(programs, func(fresh []*backend.Tensor) error {
+		return d.allocVars(fresh, layoutsOf(d.spec, programs...))
+	})
+	if err != nil {
+		return nil, err
 	}
 	// Earlier programs still need their layouts of the variables.
 	c := newCutter(d.spec, false, slices.Concat(d.loaded, programs)...)
+	if err := d.checkLayouts(c.layouts, programs); err != nil {
+		return nil, err
+	}
 	bound, err := d.bind(c, programs)
 	if err != nil {
 		return nil, err
@@ -69,11 +66,8 @@ func (d *device) bind(c *cutter, programs []*backend.Program) ([]*bound, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := d.applyLayouts(c.layouts, programs); err != nil {
-		return nil, err
-	}
 	plan := c.planOf(schedules...)
-	arena := backend.Aligned(plan.Bytes, int64(d.spec.Align))
+	arena := backend.Aligned(plan.Bytes, int64(own(d.spec).align))
 	at, err := d.allocBlock(fmt.Sprintf("temps (%s) and workspace (%s)", backend.Size(arena), backend.Size(workspace)), arena+workspace)
 	if err != nil {
 		return nil, err
@@ -174,10 +168,6 @@ type executable struct {
 	layouts  layouts // of all programs loaded with it
 	observed *bound  // op by op; nil before the first use
 }
-
-// Plan returns the placement of the temps that outlive a unit. SynapseAI's compiler
-// places the others.
-func (x *executable) Plan() *backend.Plan { return x.plan }
 
 func (x *executable) Run(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {

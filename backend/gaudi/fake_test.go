@@ -27,7 +27,7 @@ type fake struct {
 
 func newFake(model string) *fake {
 	return &fake{
-		info:   hardware{Name: "fake", Bus: "0000:07:00.0", Driver: "1.2.3", Model: model, Align: models[model].Align},
+		info:   hardware{Name: "fake", Bus: "0000:07:00.0", Driver: "1.2.3", Model: model, Align: own(models[model]).align},
 		blocks: map[libsynapse.Ptr][]byte{}, next: 1 << 40, lists: map[int][]command{}, rng: rand.New(rand.NewPCG(3, 4)), fail: map[string]error{},
 	}
 }

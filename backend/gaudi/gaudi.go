@@ -21,8 +21,8 @@
 //
 // # Memory
 //
-// Bind allocates one block for the variables. Load allocates one block for the temps that
-// outlive a unit and for the workspace in which the compiler places all others. Launches
+// Load allocates one block for the variables, and one for the temps that outlive a unit
+// and for the workspace in which the compiler places all others. Launches
 // share that workspace, because they run one after the other. A Gaudi reads and writes
 // only at multiples of 128 or 256 bytes, so vectors that pack single scalars are padded
 // (layout.go); Read and Write convert. A step allocates nothing.
@@ -73,7 +73,7 @@ import (
 func init() {
 	backend.Register(backend.Driver{
 		Name:      "gaudi",
-		Rank:      10,
+		Priority:  10,
 		Available: available,
 		Spec:      spec,
 		Lower:     lower,
@@ -95,18 +95,30 @@ func init() {
 // that E4M3 and one for Gaudi 2's (InfNanMode in mme_common_enum.h), and the published
 // compiler does not say which is on: e4m3=240 is for the latter.
 //
-// Align is the alignment of device addresses. Capacities are from the data sheets, whose
-// GB are GiB. Neither model draws Octet's random bits: the casts have their own
-// generator.
+// Capacities are from the data sheets, whose GB are GiB. Neither model draws Octet's random
+// bits: the casts have their own generator.
 var models = map[string]backend.Spec{
 	"gaudi2": {
-		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Align: 128, AttentionBF16: true,
+		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Own: details{align: 128}, AttentionBF16: true,
 		Capacities: []backend.Capacity{{Device: "Gaudi 2 (96 GB)", Bytes: 96 << 30}},
 	},
 	"gaudi3": {
-		Backend: "gaudi", Device: "Gaudi 3", E4M3: fp8.E4M3, Align: 256, AttentionBF16: true,
+		Backend: "gaudi", Device: "Gaudi 3", E4M3: fp8.E4M3, Own: details{align: 256}, AttentionBF16: true,
 		Capacities: []backend.Capacity{{Device: "Gaudi 3 (128 GB)", Bytes: 128 << 30}},
 	},
+}
+
+// details are what only this package reads of a Spec: its Spec.Own.
+type details struct {
+	align int  // of device addresses, in bytes
+	unit  int  // consecutive blocks that are compiled as one unit; 0 is 1
+	clip  bool // casts exceed the GEMM's E4M3 maximum, so values are clipped before them
+}
+
+// own returns the details of a Spec of this backend.
+func own(s backend.Spec) details {
+	d, _ := s.Own.(details)
+	return d
 }
 
 // spec returns the spec for a device name. Without a model in the name it is that of the

@@ -28,7 +28,7 @@ func TestSpec(t *testing.T) {
 		s, err := spec(device)
 		require.NoError(t, err)
 		require.Equal(t, want.e4m3, s.E4M3, device)
-		require.Equal(t, strings.Contains(device, "e4m3=240"), s.ClipE4M3, device)
+		require.Equal(t, strings.Contains(device, "e4m3=240"), own(s).clip, device)
 		require.ElementsMatch(t, want.pairs, s.Pairs, device)
 	}
 	for _, device := range []string{"gaudi", "gaudi4", "-1"} {
@@ -71,7 +71,7 @@ func TestDeviceNames(t *testing.T) {
 	}
 	s, err := spec("gaudi2,unit=3")
 	require.NoError(t, err)
-	require.Equal(t, 3, s.Unit)
+	require.Equal(t, 3, own(s).unit)
 }
 
 // A build with the tag returns findings on any machine.

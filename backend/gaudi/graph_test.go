@@ -28,7 +28,7 @@ func checkSchedule(t *testing.T, s backend.Spec, c *cutter, schedule *schedule) 
 		require.NoError(t, g.Check(), name)
 		require.Len(t, step.sections, g.Sections, name)
 		for i, r := range step.sections {
-			require.Zero(t, r.offset%int64(s.Align), "%s: section %d", name, i)
+			require.Zero(t, r.offset%int64(own(s).align), "%s: section %d", name, i)
 			require.LessOrEqual(t, r.offset+r.bytes, c.layouts.of(r.root).Bytes(), "%s: section %d", name, i)
 			_, placed := plan.Offsets[r.root]
 			require.True(t, placed || r.root.Class != backend.Temp, "%s: section %d, %s, has no address", name, i, r.root)

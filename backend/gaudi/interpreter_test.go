@@ -44,13 +44,6 @@ func interpreterDriver(model string) backend.Driver {
 func (d *interpreter) Spec() backend.Spec { return d.spec }
 func (d *interpreter) Close() error       { return nil }
 
-func (d *interpreter) Bind(v *backend.Vars) error {
-	for t := range v.All() {
-		d.host[t] = make([]byte, t.Bytes())
-	}
-	return nil
-}
-
 func (d *interpreter) Write(t *backend.Tensor, raw []byte) error {
 	d.rows(t, func(root, own []byte) { copy(root, own) }, raw)
 	return nil
@@ -70,6 +63,9 @@ func (d *interpreter) rows(t *backend.Tensor, visit func(root, own []byte), raw 
 }
 
 func (d *interpreter) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	for t := range programs[0].Vars().All() {
+		d.host[t] = make([]byte, t.Bytes())
+	}
 	c := newCutter(d.spec, false, programs...)
 	var list []backend.Executable
 	for _, p := range programs {
@@ -89,8 +85,7 @@ type interpreted struct {
 	plan    *backend.Plan
 }
 
-func (e *interpreted) Close() error        { return nil }
-func (e *interpreted) Plan() *backend.Plan { return e.plan }
+func (e *interpreted) Close() error { return nil }
 
 func (e *interpreted) RunObserved(context.Context, backend.Observer) error {
 	return errors.ErrUnsupported
@@ -114,7 +109,7 @@ func (e *interpreted) Run(context.Context) error {
 		}
 		sections := make([][]byte, len(s.sections))
 		for i, r := range s.sections {
-			if r.offset%int64(e.d.spec.Align) != 0 {
+			if r.offset%int64(own(e.d.spec).align) != 0 {
 				return fmt.Errorf("section %d of %s begins at %d of %s", i, s.unit.name, r.offset, r.root)
 			}
 			sections[i] = device[r.root][r.offset:][:r.bytes]
@@ -212,7 +207,7 @@ func (l *launch) write(k int, x []float64) {
 }
 
 func (l *launch) format(t libsynapse.DataType) fp8.DType {
-	if t == libsynapse.E4M3 && l.spec.ClipE4M3 {
+	if t == libsynapse.E4M3 && own(l.spec).clip {
 		return fp8.E4M3 // but in products
 	}
 	return map[libsynapse.DataType]fp8.DType{

@@ -5,7 +5,7 @@ import (
 )
 
 // A layout says how the elements of a root are placed on the device. The device reads and
-// writes only at multiples of an alignment (backend.Spec.Align), while packed vectors
+// writes only at multiples of an alignment (details.align), while packed vectors
 // (scales, amaxes) hold single scalars side by side. So a root with unaligned views is
 // divided into runs of grain elements, the largest length of which every view consists,
 // each padded to the alignment. The padding is never read. A root with only aligned views

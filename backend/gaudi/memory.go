@@ -21,7 +21,7 @@ func (d *device) variables() memory { return memory{device: d} }
 // of returns a root's address and layout.
 func (m memory) of(root *backend.Tensor) (libsynapse.Ptr, layout) {
 	if at, ok := m.addresses[root]; ok {
-		return at, m.layoutOf(root)
+		return at, m.layouts[root]
 	}
 	return m.arena + libsynapse.Ptr(m.plan.Offsets[root]), m.temps.of(root)
 }

@@ -17,7 +17,7 @@ func lowered(t *testing.T, model string, c train.Config) (backend.Spec, *cutter,
 	s := specOf(t, model)
 	j, err := train.NewJob(c, s)
 	require.NoError(t, err)
-	programs, err := j.Lowered(backend.Driver{Lower: lower}, s)
+	programs, err := backend.Lower(s, j.Programs()...)
 	require.NoError(t, err)
 	cutter := newCutter(s, false, programs...)
 	var list []*schedule
@@ -74,7 +74,7 @@ func TestRecipesAreLowered(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err, name)
-			programs, err := j.Lowered(backend.Driver{Lower: lower}, s)
+			programs, err := backend.Lower(s, j.Programs()...)
 			require.NoError(t, err, name)
 			again, err := lower(s, programs)
 			require.NoError(t, err)

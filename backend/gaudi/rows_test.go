@@ -82,16 +82,16 @@ func TestOpsInRangesOfRows(t *testing.T) {
 			devices, err := interpreterDriver(model).Open("", backend.Options{})
 			require.NoError(t, err)
 			d, host := devices[0], ref.Open(1, ref.Rounded)[0]
-			require.NoError(t, host.Bind(vars))
-			require.NoError(t, d.Bind(vars))
+			_, err = host.Load(p)
+			require.NoError(t, err)
+			runs, err := d.Load(lowered...)
+			require.NoError(t, err)
 			for v, x := range values {
 				raw := make([]byte, v.Bytes())
 				require.NoError(t, host.SetValues(v, x))
 				require.NoError(t, host.Read(v, raw))
 				require.NoError(t, d.Write(v, raw))
 			}
-			runs, err := d.Load(lowered...)
-			require.NoError(t, err)
 			require.NoError(t, runs[0].Run(t.Context()))
 			results[limit] = map[*backend.Tensor][]byte{}
 			for v := range vars.All() {
@@ -120,7 +120,8 @@ func TestCastHealthInRanges(t *testing.T) {
 	codes := vars.Tensor(backend.Stash, "codes", fp8.E5M2, n, cols) // all 0
 	codes.Scale = vars.Tensor(backend.State, "scale", fp8.F32, 1)
 	host := ref.Open(1, ref.Rounded)[0]
-	require.NoError(t, host.Bind(vars))
+	_, err := host.Load(vars.Program("none"))
+	require.NoError(t, err)
 	require.NoError(t, host.SetValues(x, ramp(n*cols)))
 	require.NoError(t, host.SetValues(codes.Scale, []float64{0x1p-13}))
 	clipped, flushed, amax := 0.0, 0.0, 0.0
@@ -136,7 +137,7 @@ func TestCastHealthInRanges(t *testing.T) {
 	require.Len(t, rangesOf(x, limit), 3)
 	nodes := map[int]int{}
 	for _, limit := range []int{maxBytes, limit} {
-		b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, s.Align), true })
+		b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, own(s).align), true })
 		b.op, b.limit = &backend.Node{Op: &backend.CastHealth{}}, limit
 		require.NoError(t, b.castHealth(&backend.CastHealth{X: x, Codes: codes, Out: out}))
 		g, sections, err := b.finish()

@@ -30,7 +30,7 @@ func (b *builder) store(casts []backend.Cast, v value) {
 	for i := 0; i < len(casts); i++ {
 		c := casts[i]
 		switch j := hybrid(casts, i); {
-		case j >= 0 && !b.spec.ClipE4M3:
+		case j >= 0 && !own(b.spec).clip:
 			pair := [2]backend.Cast{c, casts[j]}
 			if c.Out.DType != fp8.E5M2 {
 				pair[0], pair[1] = pair[1], pair[0]
@@ -88,7 +88,7 @@ func outputs(v value, amax bool, types ...libsynapse.DataType) []value {
 // convert casts v to one FP8 format. Where E4M3 codes must be clipped, separate nodes
 // compute the amax, multiply by the scale and clip before the cast.
 func (b *builder) convert(c backend.Cast, v value) {
-	if b.spec.ClipE4M3 && c.Out.DType == b.spec.E4M3 {
+	if own(b.spec).clip && c.Out.DType == b.spec.E4M3 {
 		if c.Amax != nil {
 			b.fold(c.Amax, b.largest(v))
 		}

@@ -57,7 +57,7 @@ func layoutsOf(s backend.Spec, programs ...*backend.Program) layouts {
 	}
 	l := layouts{}
 	for root, list := range views {
-		l[root] = layoutOf(root, list, s.Align)
+		l[root] = layoutOf(root, list, own(s).align)
 	}
 	return l
 }
@@ -163,7 +163,7 @@ func (c *cutter) blocks() int {
 	if c.perOp {
 		return 0
 	}
-	return max(1, c.spec.Unit)
+	return max(1, own(c.spec).unit)
 }
 
 // unitRanges divides nodes into units: the nodes of one or several consecutive blocks;
@@ -230,7 +230,7 @@ func (c *cutter) planOf(schedules ...*schedule) *backend.Plan {
 		}
 		return c.layouts.of(t).Bytes()
 	}
-	return backend.MakePlanOf(c.spec.Align, unit, bytes, programs...)
+	return backend.MakePlanOf(own(c.spec).align, unit, bytes, programs...)
 }
 
 // workspaceOf returns the peak size of the tensors that the compiler places, if the nodes

@@ -64,7 +64,7 @@ func TestEqualBlocksAreOneUnit(t *testing.T) {
 				require.Same(t, schedule.steps[1].unit, schedule.steps[2+i].unit)
 			}
 			// The arena holds only the temps between blocks, in two places.
-			require.Equal(t, roundUp(32*48*2, s.Align)*2, c.planOf(schedule).Bytes)
+			require.Equal(t, roundUp(32*48*2, own(s).align)*2, c.planOf(schedule).Bytes)
 			o, err := outline(s, []*backend.Program{p})
 			require.NoError(t, err)
 			require.Equal(t, []backend.Launches{{Launches: n + 2, Compiled: 3}}, o.Launches)
@@ -85,7 +85,7 @@ func TestUnitsOfSeveralBlocks(t *testing.T) {
 		schedule, err := c.cut(p)
 		require.NoError(t, err)
 		checkSchedule(t, s, c, schedule)
-		require.Equal(t, roundUp(32*48*2, s.Align)*int64(want.crossing), c.planOf(schedule).Bytes)
+		require.Equal(t, roundUp(32*48*2, own(s).align)*int64(want.crossing), c.planOf(schedule).Bytes)
 		o, err := outline(s, []*backend.Program{p})
 		require.NoError(t, err)
 		require.Equal(t, []backend.Launches{{Launches: want.launches, Compiled: want.compiled}}, o.Launches, unit)
@@ -97,7 +97,7 @@ func TestUnitsOfSeveralBlocks(t *testing.T) {
 func TestWorkspace(t *testing.T) {
 	s := specOf(t, "gaudi2")
 	x := backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 8, 32)
-	b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, s.Align), true })
+	b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, own(s).align), true })
 	b.op = &backend.Node{Op: &backend.Add{}}
 	v := b.in(x)
 	for range 5 {

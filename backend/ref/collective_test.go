@@ -45,7 +45,6 @@ func TestCollectivesByHand(t *testing.T) {
 				p := vars.Program("p")
 				op := test.op(x, out)
 				p.Add(op)
-				require.NoError(t, b.Bind(vars))
 				run, err := b.Load(p)
 				require.NoError(t, err)
 				require.NoError(t, b.SetValues(x, given[i]))

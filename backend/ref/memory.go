@@ -2,7 +2,6 @@ package ref
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 
@@ -12,8 +11,8 @@ import (
 
 // Write implements backend.Backend.
 func (b *Backend) Write(t *backend.Tensor, raw []byte) error {
-	if err := errors.Join(b.own(t), t.FitsBuffer(len(raw))); err != nil {
-		return fmt.Errorf("write: %w", err)
+	if err := b.vars.Fits(t, len(raw)); err != nil {
+		return err
 	}
 	b.put(t, decode(t.DType, raw))
 	return nil
@@ -21,8 +20,8 @@ func (b *Backend) Write(t *backend.Tensor, raw []byte) error {
 
 // Read implements backend.Backend.
 func (b *Backend) Read(t *backend.Tensor, raw []byte) error {
-	if err := errors.Join(b.own(t), t.FitsBuffer(len(raw))); err != nil {
-		return fmt.Errorf("read: %w", err)
+	if err := b.vars.Fits(t, len(raw)); err != nil {
+		return err
 	}
 	copy(raw, encode(t.DType, b.stored(t)))
 	return nil
@@ -51,7 +50,7 @@ func (b *Backend) SetValues(t *backend.Tensor, values []float64) error {
 
 func (b *Backend) own(t *backend.Tensor) error {
 	if b.data[t.Root()] == nil {
-		return fmt.Errorf("tensor %s is not bound to this backend", t)
+		return fmt.Errorf("tensor %s has no memory in this backend", t)
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ type Backend struct {
 	mode  Mode
 	rank  int
 	group *group
-	vars  *backend.Vars
+	vars  backend.Bound
 	data  map[*backend.Tensor][]float64 // by root tensor; scales not applied
 }
 
@@ -59,17 +59,15 @@ func Open(ranks int, mode Mode) []*Backend {
 func init() { backend.Register(Driver()) }
 
 // Driver returns the backend's entry in the registry: "ref", and "ref:exact" for Exact
-// mode. Its Rank is below that of all other backends.
+// mode. Its Priority is below that of all other backends.
 func Driver() backend.Driver {
 	return backend.Driver{
-		Name:      "ref",
-		Rank:      -1,
-		Available: func(string) error { return nil },
+		Name:     "ref",
+		Priority: -1,
 		Spec: func(device string) (backend.Spec, error) {
 			mode, err := modeOf(device)
 			return specOf(mode), err
 		},
-		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) { return list, nil },
 		Open: func(device string, o backend.Options) ([]backend.Backend, error) {
 			mode, err := modeOf(device)
 			if err != nil {
@@ -101,7 +99,7 @@ func specOf(mode Mode) backend.Spec {
 	}
 	spec := backend.Spec{
 		Backend: "ref", Device: device, Arithmetic: "float64", E4M3: fp8.E4M3,
-		BlockScales: true, Stochastic: true, Align: 8, HostMemory: true,
+		BlockScales: true, Stochastic: true, HostMemory: true,
 	}
 	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
 	for _, a := range formats {
@@ -115,36 +113,19 @@ func specOf(mode Mode) backend.Spec {
 // Spec implements backend.Backend.
 func (b *Backend) Spec() backend.Spec { return specOf(b.mode) }
 
-// Bind implements backend.Backend.
-func (b *Backend) Bind(v *backend.Vars) error {
-	if b.vars != nil {
-		return fmt.Errorf("bind: variables are already bound")
-	}
-	if err := v.Err(); err != nil {
-		return err
-	}
-	b.vars = v
-	for t := range v.All() {
-		b.data[t] = make([]float64, t.Elems())
-	}
-	return nil
-}
-
 // Load implements backend.Backend. It refuses no op of package backend, and no
 // backend.CustomOp.
 func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	err := b.vars.Load(programs, func(fresh []*backend.Tensor) error {
+		for _, t := range fresh {
+			b.data[t] = make([]float64, t.Elems())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range programs {
-		if err := p.Err(); err != nil {
-			return nil, fmt.Errorf("program %s: %w", p.Name(), err)
-		}
-		if p.Vars() != b.vars {
-			return nil, fmt.Errorf("program %s uses other variables than the bound ones", p.Name())
-		}
-		for t := range b.vars.All() {
-			if b.data[t] == nil {
-				return nil, fmt.Errorf("program %s: tensor %s was declared after the variables were bound", p.Name(), t)
-			}
-		}
 		for _, n := range p.Nodes() {
 			row, ok := rowOf(n.Op)
 			if !ok {
@@ -161,29 +142,24 @@ func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, erro
 			b.data[t] = make([]float64, t.Elems())
 		}
 	}
-	plan := backend.MakePlan(b.Spec().Align, backend.PerOp, programs...)
 	var list []backend.Executable
 	for _, p := range programs {
-		list = append(list, &executable{b, p, plan})
+		list = append(list, &executable{b, p})
 	}
 	return list, nil
 }
 
 // Close implements backend.Backend.
 func (b *Backend) Close() error {
-	b.vars, b.data = nil, nil
+	b.vars.Close()
+	b.data = nil
 	return nil
 }
 
 type executable struct {
 	b       *Backend
 	program *backend.Program
-	plan    *backend.Plan
 }
-
-// Plan implements backend.Executable. It returns a device's plan; this backend
-// allocates each temp separately.
-func (e *executable) Plan() *backend.Plan { return e.plan }
 
 // Run implements backend.Executable.
 func (e *executable) Run(ctx context.Context) error { return e.RunObserved(ctx, nil) }
@@ -200,7 +176,7 @@ func (e *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 
 func (e *executable) run(ctx context.Context, observe backend.Observer) error {
 	if e.b.data == nil {
-		return fmt.Errorf("program %s: the backend is closed", e.program.Name())
+		return backend.ErrClosed
 	}
 	e.b.poison(e.program.Temps())
 	for _, n := range e.program.Nodes() {

@@ -13,10 +13,9 @@ import (
 	"octet/fp8"
 )
 
-// load binds the variables to one rank and loads the program.
+// load loads the program on one rank.
 func load(t *testing.T, mode Mode, p *backend.Program) (*Backend, backend.Executable) {
 	b := Open(1, mode)[0]
-	require.NoError(t, b.Bind(p.Vars()))
 	list, err := b.Load(p)
 	require.NoError(t, err)
 	return b, list[0]
@@ -58,7 +57,8 @@ func TestRoundingOfStores(t *testing.T) {
 		Exact: {wide: values, narrow: values, code: {0.34375, 448, 448}, half: {0.333251953125, 65504, 65504}},
 	} {
 		b := Open(1, mode)[0]
-		require.NoError(t, b.Bind(vars))
+		_, err := b.Load(vars.Program("none"))
+		require.NoError(t, err)
 		for tensor, expected := range want {
 			require.NoError(t, b.SetValues(tensor, values))
 			got, err := b.Values(tensor)
@@ -193,11 +193,10 @@ func TestLoadRefuses(t *testing.T) {
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Stash, "x", fp8.F32, 4)
 	b := Open(2, Rounded)[0]
-	require.NoError(t, b.Bind(vars))
-	require.ErrorContains(t, b.Bind(vars), "already bound")
-
-	_, err := b.Load(backend.NewVars().Program("other"))
-	require.ErrorContains(t, err, "other variables")
+	_, err := b.Load(vars.Program("first"))
+	require.NoError(t, err)
+	_, err = b.Load(backend.NewVars().Program("other"))
+	require.ErrorContains(t, err, "program other: its variables are not those of the programs loaded before")
 	for message, op := range map[string]backend.Op{
 		"allgather: there are 2 ranks, X is x:fp32[4] and Out is x:fp32[4]":     &backend.AllGather{X: x, Out: x},
 		"reducescatter: there are 2 ranks, X is x:fp32[4] and Out is x:fp32[4]": &backend.ReduceScatter{X: x, Out: x},
@@ -211,9 +210,6 @@ func TestLoadRefuses(t *testing.T) {
 	broken.Add(&backend.Fill{})
 	_, err = b.Load(broken)
 	require.ErrorContains(t, err, "program broken: fill: operand Out is missing")
-	vars.Tensor(backend.Stash, "late", fp8.F32, 4)
-	_, err = b.Load(vars.Program("p"))
-	require.ErrorContains(t, err, "after the variables were bound")
 }
 
 // side builds one rank's program and runs it in a goroutine.
@@ -222,7 +218,6 @@ func side(t *testing.T, ctx context.Context, b *Backend, build func(p *backend.P
 	x := vars.Tensor(backend.Stash, "x", fp8.F32, 4)
 	p := vars.Program("p")
 	build(p, x)
-	require.NoError(t, b.Bind(vars))
 	list, err := b.Load(p)
 	require.NoError(t, err)
 	done := make(chan error, 1)

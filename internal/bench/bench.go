@@ -55,7 +55,6 @@ type Result struct {
 // Bench is a device to measure on.
 type Bench struct {
 	o      Options
-	driver backend.Driver
 	spec   backend.Spec
 	device backend.Backend // without programs, for its meter
 	meter  backend.Meter   // nil if it has none
@@ -63,12 +62,9 @@ type Bench struct {
 
 // Open finds the backend and opens its meter. Its errors are those of the user's input.
 func Open(o Options) (*Bench, error) {
-	driver, _, err := backend.Find(o.Backend)
-	if err != nil {
-		return nil, err
-	}
 	hostmem.LimitGo()
-	b := &Bench{o: o, driver: driver}
+	b := &Bench{o: o}
+	var err error
 	if b.device, err = b.open(o.Threads); err != nil {
 		return nil, err
 	}

@@ -143,9 +143,7 @@ func TestOperandsArePrepared(t *testing.T) {
 	b := open(t)
 	cases, err := b.GEMM([]Layer{{32, 48, 64}})
 	require.NoError(t, err)
-	cuda, _, err := backend.Find("cuda")
-	require.NoError(t, err)
-	spec, err := cuda.Spec("")
+	cuda, err := backend.SpecOf("cuda")
 	require.NoError(t, err)
 	for _, c := range cases {
 		if c.prepare != nil {
@@ -165,7 +163,7 @@ func TestOperandsArePrepared(t *testing.T) {
 				}
 			}
 			require.NoError(t, device.Close())
-			_, err = cuda.Lower(spec, []*backend.Program{c.program, c.prepare})
+			_, err = backend.Lower(cuda, c.program, c.prepare)
 			require.NoError(t, err, c.name)
 		}
 		require.Equal(t, strings.HasPrefix(c.name, "fp8"), c.prepare != nil, c.name)

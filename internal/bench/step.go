@@ -109,11 +109,11 @@ func (b *Bench) newTrainer(ctx context.Context, c train.Config) (*trainer, error
 	if err != nil {
 		return nil, err
 	}
-	programs, err := job.Lowered(b.driver, b.spec)
+	programs, err := backend.Lower(b.spec, job.Programs()...)
 	if err != nil {
 		return nil, err
 	}
-	memory, err := job.MemoryOf(b.driver, b.spec, programs)
+	memory, err := job.MemoryOf(b.spec, programs...)
 	if err != nil {
 		return nil, err
 	}

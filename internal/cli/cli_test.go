@@ -316,7 +316,7 @@ func TestDoctorsReportOnAFullDisk(t *testing.T) {
 func TestDoctorSaysItOnce(t *testing.T) {
 	lacking := backend.Finding{What: "driver", Detail: "not found: lib.so", Fix: "install it"}
 	absent := backend.Driver{
-		Name: "absent", Rank: -1,
+		Name: "absent", Priority: -1,
 		Available: func(string) error { return errors.New("the driver does not start: not found: lib.so; install it") },
 		Spec:      func(string) (backend.Spec, error) { return backend.Spec{}, nil },
 		Probe:     func() []backend.Finding { return []backend.Finding{lacking} },

@@ -135,7 +135,7 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 	complete := true
 	if driver.Examine != nil {
 		fmt.Fprintf(out, "\n%s, in detail\n", c.Backend)
-		programs, err := trial.Programs(driver, spec)
+		programs, err := trial.Programs(spec)
 		if err != nil {
 			return err
 		}

@@ -84,7 +84,7 @@ func TestErrorsOfUnfitGaudis(t *testing.T) {
 		},
 		{
 			"no room", "STANDIN_OOM=100000", "gaudi",
-			"gaudi: allocate the variables: out of memory: asked for 0.35 MiB, 0.10 MiB of the device's 0.10 MiB are free " +
+			"gaudi: allocate the variables: out of memory: asked for 0.36 MiB, 0.10 MiB of the device's 0.10 MiB are free " +
 				"(synDeviceMalloc returned 4 (synOutOfDeviceMemory): Out of Device memory (OOM)); training needs less with a smaller train.micro_batch or train.recompute=block",
 		},
 		{

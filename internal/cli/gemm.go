@@ -114,11 +114,7 @@ func printMatrix(w io.Writer, result []float32, cols int) error {
 
 // matrices reads the operands from their files, or generates random ones.
 func (c gemmCmd) matrices() (a, b gemm.Matrix, err error) {
-	driver, name, err := backend.Find(c.Backend)
-	if err != nil {
-		return a, b, err
-	}
-	spec, err := driver.Spec(name)
+	spec, err := backend.SpecOf(c.Backend)
 	if err != nil {
 		return a, b, err
 	}

@@ -83,7 +83,7 @@ func (c planCmd) Run(t *terminal) error {
 		spec.Threads = max(1, spec.Threads/ranks)
 	}
 	// Plan the recipe of the schedule that needs the most memory.
-	job, programs, memory, err := train.LargestJob(cfg, driver, spec)
+	job, programs, memory, err := train.LargestJob(cfg, spec)
 	if err != nil {
 		return badInput(err)
 	}

@@ -20,7 +20,7 @@ func TestTrainShowsSensors(t *testing.T) {
 	emu, _, err := backend.Find("emu")
 	require.NoError(t, err)
 	openEmu := emu.Open
-	emu.Name, emu.Rank = "emu-sensed", -1
+	emu.Name, emu.Priority = "emu-sensed", -1
 	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
 		list, err := openEmu("", o)
 		for i, b := range list {

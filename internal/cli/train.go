@@ -185,7 +185,7 @@ func (t *terminal) backendReason(name string, chosen backend.Driver) string {
 	var absent []string
 	doctor := ""
 	for _, d := range backend.Drivers() {
-		if d.Rank > chosen.Rank {
+		if d.Priority > chosen.Priority {
 			absent = append(absent, "no "+d.Name)
 			if !errors.Is(d.Available(""), backend.ErrNotBuilt) {
 				doctor = fmt.Sprintf("; %s doctor says why", shellQuote(t.name))

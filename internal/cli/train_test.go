@@ -65,7 +65,7 @@ func TestTrain(t *testing.T) {
 	// Standard error shows the progress. The first line names the backend.
 	doctor := ""
 	for _, d := range backend.Drivers() {
-		if err := d.Available(""); d.Rank > 0 && err != nil && !errors.Is(err, backend.ErrNotBuilt) {
+		if err := d.Available(""); d.Priority > 0 && err != nil && !errors.Is(err, backend.ErrNotBuilt) {
 			doctor = "; octet doctor says why"
 		}
 	}
@@ -364,7 +364,7 @@ func TestCompileNotice(t *testing.T) {
 	emu, _, err := backend.Find("emu")
 	require.NoError(t, err)
 	openEmu := emu.Open
-	emu.Name, emu.Rank = "emu-compiled", -1
+	emu.Name, emu.Priority = "emu-compiled", -1
 	emu.Open = func(_ string, o backend.Options) ([]backend.Backend, error) {
 		list, err := openEmu("", o)
 		for i, b := range list {

@@ -41,7 +41,7 @@ var text = strings.Repeat("to be or not to be, that is the question: whether 'ti
 // Programs returns lowered programs that together contain every op that a device may have
 // to run: those of training with every recipe that it supports and every activation, and
 // those of generation.
-func Programs(d backend.Driver, s backend.Spec) (list []*backend.Program, err error) {
+func Programs(s backend.Spec) (list []*backend.Program, err error) {
 	configs := make([]train.Config, 0, len(recipe.Names()))
 	for _, name := range recipe.Names() {
 		configs = append(configs, config(name))
@@ -60,7 +60,7 @@ func Programs(d backend.Driver, s backend.Spec) (list []*backend.Program, err er
 		if err != nil {
 			return nil, err
 		}
-		programs, err := j.Lowered(d, s)
+		programs, err := backend.Lower(s, j.Programs()...)
 		if err != nil {
 			return nil, err
 		}
@@ -71,7 +71,7 @@ func Programs(d backend.Driver, s backend.Spec) (list []*backend.Program, err er
 		if err != nil {
 			return nil, err
 		}
-		if programs, err = d.Lower(s, programs); err != nil {
+		if programs, err = backend.Lower(s, programs...); err != nil {
 			return nil, err
 		}
 		list = append(list, programs...)
@@ -104,13 +104,7 @@ func generation(c train.Config, s backend.Spec) ([]*backend.Program, error) {
 	model.Prefill(prefill, vars.Tensor(backend.Input, "prompt", fp8.I32, c.Data.Seq))
 	model.Logits(decode, vars.Tensor(backend.Input, "token", fp8.I32, 1),
 		vars.Tensor(backend.Output, "logits", fp8.F32, 1, c.ModelConfig().PaddedVocab()))
-	programs := []*backend.Program{prefill.Program, decode.Program}
-	for _, p := range programs {
-		if err := p.Err(); err != nil {
-			return nil, err
-		}
-	}
-	return programs, nil
+	return []*backend.Program{prefill.Program, decode.Program}, nil
 }
 
 // tolerance bounds the difference of the losses of two runs, in nats. Other orders of sums

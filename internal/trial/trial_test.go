@@ -47,7 +47,7 @@ func TestCompareReportsWrongResults(t *testing.T) {
 	emu, _, err := backend.Find("emu")
 	require.NoError(t, err)
 	d := emu
-	d.Name, d.Rank = "frozen", -1
+	d.Name, d.Priority = "frozen", -1
 	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
 		list, err := emu.Open(device, o)
 		for i := range list {
@@ -72,11 +72,9 @@ func TestModelOf(t *testing.T) {
 
 // Programs contains every op of training and generation, for a device that supports all.
 func TestProgramsContainEveryOp(t *testing.T) {
-	d, device, err := backend.Find("emu")
+	s, err := backend.SpecOf("emu")
 	require.NoError(t, err)
-	s, err := d.Spec(device)
-	require.NoError(t, err)
-	list, err := Programs(d, s)
+	list, err := Programs(s)
 	require.NoError(t, err)
 	found := map[string]bool{}
 	for _, p := range list {

@@ -18,7 +18,7 @@ import (
 // Open returns a backend cuda that works in the context and on the stream.
 //
 // External maps names of variables to memory of the context, in the variable's format,
-// row-major, contiguous and aligned to 256 bytes. Bind does not clear it, and programs
+// row-major, contiguous and aligned to 256 bytes. Load does not clear it, and programs
 // read and write it in place. See cuda.Adopt for other conditions. Stream and memory must
 // outlive the backend, and Close must precede the context's. Do not call Open from a
 // function that ctx.Do runs: it waits for ctx.Do itself.

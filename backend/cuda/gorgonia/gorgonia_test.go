@@ -342,12 +342,7 @@ func layer(t *testing.T, b backend.Backend, rows, k, cols int) (run backend.Exec
 	}
 	pr.Add(&backend.MatMul{A: codes("x.codes", x), B: codes("w.codes", w), TransB: true, Out: y})
 	require.NoError(t, pr.Err())
-	d, _, err := backend.Find("cuda")
-	require.NoError(t, err)
-	lowered, err := d.Lower(b.Spec(), []*backend.Program{pr})
-	require.NoError(t, err)
-	require.NoError(t, b.Bind(v))
-	loaded, err := b.Load(lowered...)
+	loaded, err := backend.Load(b, pr)
 	require.NoError(t, err)
 	weights := make([]float32, cols*k)
 	for i := range weights {
@@ -371,5 +366,6 @@ func TestOpenRefuses(t *testing.T) {
 	defer func() { require.NoError(t, b.Close()) }()
 	v := backend.NewVars()
 	v.Tensor(backend.Input, "x", fp8.F32, 1024)
-	require.EqualError(t, b.Bind(v), "cuda: the external memory of x:fp32[1024] has 2048 bytes, the variable needs 4096")
+	_, err = b.Load(v.Program("none"))
+	require.EqualError(t, err, "cuda: the external memory of x:fp32[1024] has 2048 bytes, the variable needs 4096")
 }

@@ -41,7 +41,6 @@ func open(t *testing.T, name string, record func(v *backend.Vars, p *backend.Pro
 	require.NoError(t, err)
 	s := &side{t, v, list[0], nil}
 	t.Cleanup(func() { require.NoError(t, s.b.Close()) })
-	require.NoError(t, s.b.Bind(v))
 	loaded, err := s.b.Load(p)
 	require.NoError(t, err)
 	s.run = loaded[0]
