@@ -24,10 +24,10 @@ var levels = [][]string{
 	{"command"},
 	{"internal/cli", "tools/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
-	{"study/adam", "study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
+	{"study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
 	{"internal/bench", "internal/export", "study/internal/start"},
 	{"run"},
-	{"internal/adam", "internal/compare", "internal/config", "internal/inspect", "internal/spike", "internal/trial"},
+	{"internal/compare", "internal/config", "internal/inspect", "internal/spike", "internal/trial"},
 	{"infer", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm", "internal/hostmem"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "tools/kernelusage"},

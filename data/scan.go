@@ -21,14 +21,14 @@ type textScan struct {
 
 // streamScan is the state of one stream during a textScan.
 type streamScan struct {
-	stream   *textTokens
-	of       map[*file]*segment
+	stream   *stream
+	of       map[tokenFile]*segment
 	inMemory Text // nil if the stream is not in memory
 	pairs    pairCounts
 }
 
-func newStreamScan(t *textTokens) streamScan {
-	s := streamScan{stream: t, of: make(map[*file]*segment, len(t.segments)), pairs: newPairCounts()}
+func newStreamScan(t *stream) streamScan {
+	s := streamScan{stream: t, of: make(map[tokenFile]*segment, len(t.segments)), pairs: newPairCounts()}
 	for i := range t.segments {
 		s.of[t.segments[i].file] = &t.segments[i]
 	}

@@ -1,7 +1,6 @@
 package data
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"unicode"
 )
 
@@ -130,76 +128,18 @@ func (s *shard) scan(h hash.Hash, vocab int) error {
 	return nil
 }
 
-// readFull fills buf from offset at of a shard. name is for the error.
-func readFull(r io.ReaderAt, name string, buf []byte, at int64) error {
-	n, err := r.ReadAt(buf, at)
-	if n == len(buf) {
-		return nil // at the end of the file, ReadAt may return EOF with all bytes
-	}
-	return readError(name, err)
-}
-
-// span is a range of a shard's ids within a stream.
-type span struct {
-	*shard
-	first int64 // index of the first id in the shard
-	start int64 // index of the same id in the stream
-	n     int64 // number of ids
-}
-
-// shardTokens is a stream of the concatenated ids of shards.
-type shardTokens struct {
-	spans   []span
-	n       int64
-	buffers sync.Pool // of *[]byte: ReadTokens is concurrent and does not allocate
-}
-
-// add appends n ids of s, starting at index first.
-func (t *shardTokens) add(s *shard, first, n int64) {
-	if n > 0 {
-		t.spans = append(t.spans, span{s, first, t.n, n})
-		t.n += n
-	}
-}
-
-// Len returns the number of ids.
-func (t *shardTokens) Len() int64 { return t.n }
-
-// ReadTokens implements Tokens.
-func (t *shardTokens) ReadTokens(dst []int32, at int64) error {
-	if err := checkRange(t.n, at, len(dst)); err != nil {
+// read implements tokenFile.
+func (s *shard) read(dst []int32, buffer *[]byte, first int64) error {
+	raw := sized(buffer, len(dst)*idBytes)
+	if err := readFull(s.r, s.name, raw, shardHeader+first*idBytes); err != nil {
 		return err
 	}
-	buffer, ok := t.buffers.Get().(*[]byte)
-	if !ok {
-		buffer = new([]byte)
-	}
-	defer t.buffers.Put(buffer)
-	i, found := slices.BinarySearchFunc(t.spans, at, func(s span, at int64) int {
-		return cmp.Compare(s.start, at)
-	})
-	if !found {
-		i-- // at is inside the preceding span
-	}
-	for len(dst) > 0 {
-		s := &t.spans[i]
-		skip := at - s.start
-		n := int(min(int64(len(dst)), s.n-skip))
-		raw := slices.Grow((*buffer)[:0], n*idBytes)[:n*idBytes]
-		*buffer = raw
-		if err := readFull(s.r, s.name, raw, shardHeader+(s.first+skip)*idBytes); err != nil {
-			return err
+	for i := range dst {
+		id := int(binary.LittleEndian.Uint16(raw[i*idBytes:]))
+		if id > s.largest { // may be out of bounds of the embedding table
+			return fmt.Errorf("data: shard %q has changed since it was opened: token %d now has the id %d, above the former maximum %d; do not write to it while a run reads it", s.name, first+int64(i), id, s.largest)
 		}
-		for j := range dst[:n] {
-			id := int(binary.LittleEndian.Uint16(raw[j*idBytes:]))
-			if id > s.largest { // may be out of bounds of the embedding table
-				return fmt.Errorf("data: shard %q has changed since it was opened: token %d now has the id %d, above the former maximum %d; do not write to it while a run reads it", s.name, s.first+skip+int64(j), id, s.largest)
-			}
-			dst[j] = int32(id)
-		}
-		dst = dst[n:]
-		at += int64(n)
-		i++
+		dst[i] = int32(id)
 	}
 	return nil
 }
@@ -212,7 +152,7 @@ func openShards(files []*file, o Options) (*Corpus, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	valIDs := o.ValBytes / idBytes
-	var train, val shardTokens
+	var train, val stream
 	holdOutIDs(files, shards, valIDs)
 	for i, s := range shards {
 		held := files[i].held / idBytes

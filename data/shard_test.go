@@ -295,11 +295,11 @@ func FuzzShard(f *testing.F) {
 		require.True(t, vocab <= 0 || s.largest < vocab)
 		sum := sha256.Sum256(file)
 		require.Equal(t, sum[:], h.Sum(nil))
-		var stream shardTokens
-		stream.add(s, 0, s.ids)
+		var ofShard stream
+		ofShard.add(s, 0, s.ids)
 		var ids []uint16
 		seen := int32(0)
-		for _, id := range readAll(t, &stream, 1000) {
+		for _, id := range readAll(t, &ofShard, 1000) {
 			ids = append(ids, uint16(id))
 			seen = max(seen, id)
 		}

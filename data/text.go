@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 )
 
 // separator is the byte between two files of a stream. Text does not contain it, so
@@ -58,107 +57,16 @@ func holdOutFiles(files []*file) {
 // keep in memory. A larger text is read from its files, window by window.
 const MaxInMemory = 64 << 20
 
-// segment is a range of a file's bytes within a stream. A separator follows it, unless
-// the stream ends there.
-type segment struct {
-	file  *file
-	first int64 // offset of the first byte in the file
-	start int64 // offset of the same byte in the stream
-	n     int64 // number of bytes
-	// The first and the last byte, set by the scan. They form pairs with the
-	// separators.
-	head, tail byte
-}
-
-// textTokens is a stream of the bytes of files, with a separator between files.
-type textTokens struct {
-	segments []segment
-	n        int64
-	buffers  sync.Pool // of *[]byte: ReadTokens is concurrent and does not allocate
-}
-
-// add appends n bytes of f, starting at offset first.
-func (t *textTokens) add(f *file, first, n int64) {
-	if n == 0 {
-		return
-	}
-	start := t.n
-	if len(t.segments) > 0 {
-		start++ // after the separator
-	}
-	t.segments = append(t.segments, segment{file: f, first: first, start: start, n: n})
-	t.n = start + n
-}
-
-// truncate shortens the stream to at most n bytes.
-func (t *textTokens) truncate(n int64) {
-	t.n = min(t.n, n)
-	last := len(t.segments) - 1
-	for ; last >= 0 && t.segments[last].start >= t.n; last-- {
-	}
-	t.segments = t.segments[:last+1]
-	if last >= 0 {
-		t.segments[last].n = min(t.segments[last].n, t.n-t.segments[last].start)
-	}
-}
-
-// Len returns the number of bytes.
-func (t *textTokens) Len() int64 { return t.n }
-
-// find returns the index of the segment that contains the byte at offset at, or of the
-// segment before it if the byte is a separator.
-func (t *textTokens) find(at int64) int {
-	i, found := slices.BinarySearchFunc(t.segments, at, func(s segment, at int64) int {
-		return cmp.Compare(s.start, at)
-	})
-	if !found {
-		i--
-	}
-	return i
-}
-
-// ReadTokens implements Tokens.
-func (t *textTokens) ReadTokens(dst []int32, at int64) error {
-	if err := checkRange(t.n, at, len(dst)); err != nil {
+// read implements tokenFile.
+func (f *file) read(dst []int32, buffer *[]byte, first int64) error {
+	raw := sized(buffer, len(dst))
+	if err := readFull(f.source, f.source.name, raw, first); err != nil {
 		return err
 	}
-	if len(dst) == 0 {
-		return nil
-	}
-	buffer, ok := t.buffers.Get().(*[]byte)
-	if !ok {
-		buffer = new([]byte)
-	}
-	defer t.buffers.Put(buffer)
-	for i := t.find(at); len(dst) > 0; i++ {
-		s := &t.segments[i]
-		skip := at - s.start
-		if n := int(min(int64(len(dst)), s.n-skip)); n > 0 {
-			raw := slices.Grow((*buffer)[:0], n)[:n]
-			*buffer = raw
-			if err := s.file.readAt(raw, s.first+skip); err != nil {
-				return err
-			}
-			for j, b := range raw {
-				dst[j] = int32(b)
-			}
-			dst, at = dst[n:], at+int64(n)
-		}
-		if len(dst) > 0 {
-			dst[0] = separator
-			dst, at = dst[1:], at+1
-		}
+	for i, b := range raw {
+		dst[i] = int32(b)
 	}
 	return nil
-}
-
-// readAt fills b from offset at of a file that is a source.
-func (f *file) readAt(b []byte, at int64) error {
-	n, err := f.source.ReadAt(b, at)
-	if n == len(b) {
-		return nil // at the end of the file, ReadAt may return EOF with all bytes
-	}
-	return readError(f.source.name, err)
 }
 
 // readText reads the files once and splits them by their held fields. The validation
@@ -168,7 +76,7 @@ func readText(files []*file, info Info, o Options, maxInMemory int64) (*Corpus, 
 	if o.Vocab != 0 && o.Vocab < TextVocab {
 		return nil, fmt.Errorf("data: a vocabulary of %d is too small for the bytes of text: model.vocab must be at least %d", o.Vocab, TextVocab)
 	}
-	var train, val textTokens
+	train, val := stream{separated: true}, stream{separated: true}
 	for _, f := range files {
 		train.add(f, 0, f.size-f.held)
 		info.Files = append(info.Files, File{Path: f.path, Bytes: f.size, HeldOut: f.held})

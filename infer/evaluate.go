@@ -28,10 +28,11 @@ type Evaluator struct {
 // NewEvaluator loads a model on a device and casts its weights. The error is about the
 // model, the recipe, the weights or the device.
 func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int) (*Evaluator, error) {
-	s, err := newSession(c, r, dev)
+	s, err := newSession(c, r, dev.Spec())
 	if err != nil {
 		return nil, err
 	}
+	s.dev = dev
 	n := batch * seq
 	e := &Evaluator{
 		session: s, batch: batch, seq: seq,

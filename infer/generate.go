@@ -33,25 +33,12 @@ type Generator struct {
 // NewGenerator loads a model on a device for sequences of at most context tokens,
 // prompt included.
 func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, context int) (*Generator, error) {
-	s, err := newSession(c, r, dev)
+	g, programs, err := record(c, r, dev.Spec(), context)
 	if err != nil {
 		return nil, err
 	}
-	if context < 1 {
-		return nil, fmt.Errorf("context = %d tokens: expected at least 1", context)
-	}
-	// Prefill writes whole chunks, so the cache size is rounded up to one.
-	g := &Generator{session: s, context: context}
-	cache := s.model.NewCache(1, (context+prefillSeq-1)/prefillSeq*prefillSeq)
-	vocab := c.PaddedVocab()
-	g.chunk = s.vars.Tensor(backend.Input, "prompt", fp8.I32, prefillSeq)
-	g.token = s.vars.Tensor(backend.Input, "token", fp8.I32, 1)
-	g.logits = s.vars.Tensor(backend.Output, "logits", fp8.F32, 1, vocab)
-	prefill, decode := s.pass("prefill", 1, prefillSeq), s.pass("decode", 1, 1)
-	prefill.Cache, decode.Cache = cache, cache
-	s.model.Prefill(prefill, g.chunk)
-	s.model.Logits(decode, g.token, g.logits)
-	loaded, err := s.start(ctx, w, prefill.Program, decode.Program)
+	g.dev = dev
+	loaded, err := g.start(ctx, w, programs...)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +46,34 @@ func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 	g.raw, g.values = make([]byte, g.logits.Bytes()), make([]float32, c.Vocab)
 	g.order, g.weights = make([]int32, c.Vocab), make([]float64, c.Vocab)
 	return g, nil
+}
+
+// Programs returns the programs of a Generator, for a prompt and for each generated token.
+func Programs(c nn.Config, r recipe.Recipe, spec backend.Spec, context int) ([]*backend.Program, error) {
+	_, programs, err := record(c, r, spec, context)
+	return programs, err
+}
+
+// record returns a generator that is not loaded, and its programs.
+func record(c nn.Config, r recipe.Recipe, spec backend.Spec, context int) (*Generator, []*backend.Program, error) {
+	s, err := newSession(c, r, spec)
+	if err != nil {
+		return nil, nil, err
+	}
+	if context < 1 {
+		return nil, nil, fmt.Errorf("context = %d tokens: expected at least 1", context)
+	}
+	// Prefill writes whole chunks, so the cache size is rounded up to one.
+	g := &Generator{session: s, context: context}
+	cache := s.model.NewCache(1, (context+prefillSeq-1)/prefillSeq*prefillSeq)
+	g.chunk = s.vars.Tensor(backend.Input, "prompt", fp8.I32, prefillSeq)
+	g.token = s.vars.Tensor(backend.Input, "token", fp8.I32, 1)
+	g.logits = s.vars.Tensor(backend.Output, "logits", fp8.F32, 1, c.PaddedVocab())
+	prefill, decode := s.pass("prefill", 1, prefillSeq), s.pass("decode", 1, 1)
+	prefill.Cache, decode.Cache = cache, cache
+	s.model.Prefill(prefill, g.chunk)
+	s.model.Logits(decode, g.token, g.logits)
+	return g, []*backend.Program{prefill.Program, decode.Program}, nil
 }
 
 // Sampling configures how the next token is drawn.

@@ -42,8 +42,7 @@ type session struct {
 
 // newSession declares the model. Masters are F32: a checkpoint's model file holds the
 // exact values of its dequantized masters.
-func newSession(c nn.Config, r recipe.Recipe, dev backend.Backend) (*session, error) {
-	spec := dev.Spec()
+func newSession(c nn.Config, r recipe.Recipe, spec backend.Spec) (*session, error) {
 	layers, err := c.Linears()
 	if err != nil {
 		return nil, err
@@ -53,7 +52,7 @@ func newSession(c nn.Config, r recipe.Recipe, dev backend.Backend) (*session, er
 		return nil, err
 	}
 	r.Optimizer = recipe.Optimizer{Master: fp8.F32, M1: fp8.F32, M2: fp8.F32}
-	s := &session{vars: backend.NewVars(), dev: dev}
+	s := &session{vars: backend.NewVars()}
 	if s.model, err = nn.New(c, r, s.vars); err != nil {
 		return nil, err
 	}

@@ -19,10 +19,11 @@ type Smoothing struct {
 // MeasureSmoothing returns, for each layer, the smoothing scales that evaluation and
 // generation use. They follow from the channel maxima in the scale state of w.
 func MeasureSmoothing(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend) ([]Smoothing, error) {
-	s, err := newSession(c, r, dev)
+	s, err := newSession(c, r, dev.Spec())
 	if err != nil {
 		return nil, err
 	}
+	s.dev = dev
 	pass := s.pass("channel_factors", 1, 1)
 	smoothing, scales := s.model.SmoothingScales(pass)
 	// The host reads variables, not temps, which end with their program.

@@ -126,12 +126,6 @@ func shapeString(shape []int64) string {
 	if len(shape) > 16 {
 		shape, more = shape[:16], ", …"
 	}
-	var b strings.Builder
-	for i, d := range shape {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(strconv.FormatInt(d, 10))
-	}
-	return "[" + b.String() + more + "]"
+	digits := strings.Trim(fmt.Sprint(shape), "[]")
+	return "[" + strings.ReplaceAll(digits, " ", ", ") + more + "]"
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"unicode/utf8"
 )
 
@@ -70,20 +69,20 @@ func Write(w io.Writer, tensors []Source, metadata map[string]string) error {
 func buildHeader(tensors []Source, metadata map[string]string) (header []byte, sizes []int64, err error) {
 	seen := make(map[string]bool, len(tensors))
 	header = append(header, '{')
+	member := func(name string, value any) {
+		if len(header) > 1 {
+			header = append(header, ',')
+		}
+		header = append(appendJSON(header, name), ':')
+		header = appendJSON(header, value)
+	}
 	if len(metadata) > 0 {
-		header = appendString(header, metadataKey)
-		header = append(header, ":{"...)
-		for i, key := range slices.Sorted(maps.Keys(metadata)) {
+		for _, key := range slices.Sorted(maps.Keys(metadata)) {
 			if !utf8.ValidString(key) || !utf8.ValidString(metadata[key]) {
 				return nil, nil, fmt.Errorf("metadata %s: not valid UTF-8", quote(key))
 			}
-			if i > 0 {
-				header = append(header, ',')
-			}
-			header = append(appendString(header, key), ':')
-			header = appendString(header, metadata[key])
 		}
-		header = append(header, '}')
+		member(metadataKey, metadata)
 	}
 	var offset int64
 	for _, t := range tensors {
@@ -98,17 +97,7 @@ func buildHeader(tensors []Source, metadata map[string]string) (header []byte, s
 			return nil, nil, fmt.Errorf("tensor %s: %w", quote(t.Name), err)
 		}
 		seen[t.Name] = true
-		if len(header) > 1 {
-			header = append(header, ',')
-		}
-		header = appendString(header, t.Name)
-		header = append(header, `:{"dtype":"`...)
-		header = append(header, t.DType...)
-		header = append(header, `","shape":`...)
-		header = appendInts(header, t.Shape)
-		header = append(header, `,"data_offsets":`...)
-		header = appendInts(header, []int64{offset, offset + size})
-		header = append(header, '}')
+		member(t.Name, entry{t.DType, append([]int64{}, t.Shape...), [2]int64{offset, offset + size}})
 		sizes = append(sizes, size)
 		offset += size
 	}
@@ -136,20 +125,16 @@ func checkSource(t Source) (size int64, err error) {
 	return byteSize(dtype, t.Shape)
 }
 
-func appendString(b []byte, s string) []byte {
-	quoted, _ := json.Marshal(s) // never fails for a string
-	return append(b, quoted...)
+// entry is a tensor's value in the header.
+type entry struct {
+	DType   string   `json:"dtype"`
+	Shape   []int64  `json:"shape"`
+	Offsets [2]int64 `json:"data_offsets"`
 }
 
-func appendInts(b []byte, list []int64) []byte {
-	b = append(b, '[')
-	for i, n := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(b, n, 10)
-	}
-	return append(b, ']')
+func appendJSON(b []byte, value any) []byte {
+	text, _ := json.Marshal(value) // never fails for strings and numbers
+	return append(b, text...)
 }
 
 // exactWriter rejects writes beyond the tensor's size in the header.

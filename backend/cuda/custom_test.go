@@ -102,7 +102,7 @@ func TestRefusedCustomOps(t *testing.T) {
 	wide := slices.Repeat([]backend.Cast{{Out: y}}, 11)
 	_, silent := blendOf("")
 	for message, p := range map[string]*backend.Program{
-		"layer: cuda.blend: unsupported by backend cuda: the Loop of *cuda.blend has no CUDA source: set Loop.CUDA":                                                              silent,
+		"layer: cuda.blend: unsupported by backend cuda: the Loop of *cuda.blend has no CUDA source: set Loop.CUDA":                                                     silent,
 		"cuda.referencealone: unsupported by backend cuda: no kernel for *cuda.referenceAlone; a custom op must implement backend.Looped, with CUDA source in its Loop": single(v, &referenceAlone{Y: y}),
 	} {
 		require.NoError(t, p.Err())
@@ -125,7 +125,9 @@ func single(v *backend.Vars, op backend.Op) *backend.Program {
 // requires, as the built-in ops do.
 func TestCustomOpWritesTransposedCopies(t *testing.T) {
 	v := backend.NewVars()
-	tensor := func(name string, d fp8.DType, shape ...int) *backend.Tensor { return v.Tensor(backend.Stash, name, d, shape...) }
+	tensor := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
+		return v.Tensor(backend.Stash, name, d, shape...)
+	}
 	x, scale, g := tensor("x", fp8.F32, 32, 16), tensor("scale", fp8.F32, 1), tensor("g", fp8.E5M2, 16, 32)
 	p := v.Program("p")
 	h := p.Temp("h", fp8.E4M3, 32, 16)

@@ -1,13 +1,13 @@
 package gaudi
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
 
 	"octet/backend"
-	"octet/csrc/libsynapse"
 	"octet/fp8"
 )
 
@@ -18,8 +18,14 @@ import (
 // requires.
 func examineMixedPairs(d *device) backend.Finding {
 	f := backend.Finding{What: "pairs=mixed", OK: true}
-	requested := slices.Contains(d.spec.Pairs, [2]fp8.DType{d.spec.E4M3, fp8.E5M2})
-	_, err := d.compile([]program{{"a GEMM of mixed formats", gemmGraph(libsynapse.E5M2, libsynapse.E4M3)}})
+	mixed := [2]fp8.DType{fp8.E5M2, d.spec.E4M3}
+	requested := slices.Contains(d.spec.Pairs, mixed)
+	s, p := d.spec, gemmProgram(mixed[0], mixed[1])
+	s.Pairs = append(slices.Clone(s.Pairs), mixed)
+	schedule, err := newCutter(s, true, p).cut(p)
+	if err == nil {
+		_, err = d.compile([]program{{"a GEMM of mixed formats", schedule.steps[0].unit.graph}})
+	}
 	switch {
 	case err == nil && requested:
 		f.Detail = "E5M2 × E4M3 compiles"
@@ -56,62 +62,38 @@ func examineE4M3(d *device) backend.Finding {
 	return f
 }
 
-// edge is the edge length of gemmGraph's square matrices: their bytes are a multiple of
-// every device's alignment.
-const edge = 16
-
-// gemmGraph returns one FP8 GEMM as matMul writes it, each operand in its own section: A,
-// B, their scales, the F32 result.
-func gemmGraph(a, b libsynapse.DataType) *libsynapse.Graph {
-	square, one := []uint64{edge, edge}, []uint64{1}
-	g := &libsynapse.Graph{Tensors: []libsynapse.Tensor{
-		{Name: "a", Type: a, Sizes: square},
-		{Name: "b", Type: b, Sizes: square},
-		{Name: "scale of a", Type: libsynapse.F32, Sizes: one},
-		{Name: "scale of b", Type: libsynapse.F32, Sizes: one},
-		{Name: "out", Type: libsynapse.F32, Sizes: square},
-	}}
-	for i := range g.Tensors {
-		g.Tensors[i].Section = i
+// gemmProgram returns a program of one FP8 GEMM.
+func gemmProgram(a, b fp8.DType) *backend.Program {
+	const edge = 16 // of square matrices: their bytes are a multiple of every device's alignment
+	vars := backend.NewVars()
+	operand := func(name string, d fp8.DType) *backend.Tensor {
+		t := vars.Tensor(backend.Stash, name, d, edge, edge)
+		t.Scale = vars.Tensor(backend.Stash, name+".scale_inv", fp8.F32, 1)
+		return t
 	}
-	g.Sections = len(g.Tensors)
-	g.Nodes = []libsynapse.Node{{GUID: "fp8_gemm_f32", Name: "gemm", In: []int{0, 1, 2, 3}, Out: []int{4}, Params: libsynapse.GemmParams(false, false)}}
-	return g
+	p := vars.Program("examine")
+	p.Add(&backend.MatMul{A: operand("a", a), B: operand("b", b), Out: vars.Tensor(backend.Output, "out", fp8.F32, edge, edge)})
+	return p
 }
 
 // timesOne returns the product of an E4M3 code and 1, from an FP8 GEMM on the device.
 func timesOne(d *device, code byte) (float32, error) {
-	g := gemmGraph(libsynapse.E4M3, libsynapse.E4M3)
-	recipes, err := d.compile([]program{{"an FP8 GEMM", g}})
+	p := gemmProgram(d.spec.E4M3, d.spec.E4M3)
+	loaded, err := backend.Load(d, p)
 	if err != nil {
 		return 0, err
 	}
-	contents := [][]byte{make([]byte, edge*edge), make([]byte, edge*edge), fp8.AppendFloats(nil, 1), fp8.AppendFloats(nil, 1), make([]byte, 4*edge*edge)}
-	contents[0][0] = code
-	contents[1][0] = byte(d.spec.E4M3.Nearest(1, fp8.Saturate))
-	c := command{Recipe: recipes[0].Number}
-	for i, raw := range contents {
-		at, err := d.allocBlock(g.Tensors[i].Name, int64(len(raw)))
-		if err != nil {
+	op := p.Nodes()[0].Op.(*backend.MatMul)
+	one, scale := byte(d.spec.E4M3.Nearest(1, fp8.Saturate)), fp8.AppendFloats(nil, 1)
+	for t, first := range map[*backend.Tensor][]byte{op.A: {code}, op.B: {one}, op.A.Scale: scale, op.B.Scale: scale} {
+		if err := d.Write(t, append(first, make([]byte, int(t.Bytes())-len(first))...)); err != nil {
 			return 0, err
 		}
-		if err := d.upload(at, raw); err != nil {
-			return 0, err
-		}
-		c.Sections = append(c.Sections, at)
 	}
-	if c.Workspace, err = d.allocBlock("workspace", recipes[0].Workspace); err != nil {
+	if err := loaded[0].Run(context.Background()); err != nil {
 		return 0, err
 	}
-	list, err := d.synapse.prepare([]command{c})
-	if err != nil {
-		return 0, err
-	}
-	d.lists = append(d.lists, list)
-	if err := d.synapse.run(list, 0, 1); err != nil {
-		return 0, err
-	}
-	out := make([]byte, 4)
-	err = d.download(out, c.Sections[4])
+	out := make([]byte, op.Out.Bytes())
+	err = d.Read(op.Out, out)
 	return math.Float32frombits(binary.LittleEndian.Uint32(out)), err
 }

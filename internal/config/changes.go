@@ -24,17 +24,15 @@ func (k key) affectsResults() bool {
 // its value in TOML. A checkpoint stores them for Changes.
 func Values(c train.Config) (map[string]string, error) {
 	values := map[string]string{}
-	for _, s := range sections {
-		for _, k := range s.keys {
-			if !k.affectsResults() {
-				continue
-			}
-			text, err := inline(k.name, k.field(&c))
-			if err != nil {
-				return nil, err
-			}
-			values[k.name] = text
+	for _, k := range allKeys {
+		if !k.affectsResults() {
+			continue
 		}
+		text, err := inline(k.name, k.field(&c))
+		if err != nil {
+			return nil, err
+		}
+		values[k.name] = text
 	}
 	return values, nil
 }
@@ -78,24 +76,22 @@ func Changes(before map[string]string, now train.Config) (list []string, err err
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range sections {
-		for _, k := range s.keys {
-			old, known := before[k.name]
-			for former, present := range formerNames {
-				if !known && present == k.name {
-					old, known = before[former]
-				}
+	for _, k := range allKeys {
+		old, known := before[k.name]
+		for former, present := range formerNames {
+			if !known && present == k.name {
+				old, known = before[former]
 			}
-			if !known || !k.affectsResults() || old == values[k.name] {
-				continue
-			}
-			text := fmt.Sprintf("%s %s -> %s", k.name, old, values[k.name])
-			// Values never returns unprintable text: such text was put into the checkpoint.
-			if len(old)+len(values[k.name]) > maxShown || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-				text = k.name
-			}
-			list = append(list, text)
 		}
+		if !known || !k.affectsResults() || old == values[k.name] {
+			continue
+		}
+		text := fmt.Sprintf("%s %s -> %s", k.name, old, values[k.name])
+		// Values never returns unprintable text: such text was put into the checkpoint.
+		if len(old)+len(values[k.name]) > maxShown || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			text = k.name
+		}
+		list = append(list, text)
 	}
 	return list, nil
 }
@@ -129,10 +125,8 @@ func Differences(keys []string, run, given train.Config) (list []string, err err
 
 // Keys lists all keys.
 func Keys() (list []string) {
-	for _, s := range sections {
-		for _, k := range s.keys {
-			list = append(list, k.name)
-		}
+	for _, k := range allKeys {
+		list = append(list, k.name)
 	}
 	return list
 }

@@ -54,6 +54,14 @@ var sections = func() []section {
 	return list
 }()
 
+// allKeys are the keys of all sections, in their order.
+var allKeys = func() (list []key) {
+	for _, s := range sections {
+		list = append(list, s.keys...)
+	}
+	return list
+}()
+
 func newKey(prefix string, f reflect.StructField, index ...int) key {
 	name, options, _ := strings.Cut(f.Tag.Get("toml"), ",")
 	return key{name: prefix + name, typ: f.Type, index: index, doc: f.Tag.Get("doc"), omit: options == "omitempty"}
@@ -70,11 +78,9 @@ func findKey(name string) (key, bool) {
 	if present, ok := formerNames[name]; ok {
 		name = present
 	}
-	for _, s := range sections {
-		for _, k := range s.keys {
-			if k.name == name {
-				return k, true
-			}
+	for _, k := range allKeys {
+		if k.name == name {
+			return k, true
 		}
 	}
 	return key{}, false
@@ -83,11 +89,9 @@ func findKey(name string) (key, bool) {
 // KeyOf returns the key that a mistaken flag such as --lr stands for.
 func KeyOf(flag string) (key string, ok bool) {
 	name := strings.ReplaceAll(strings.TrimLeft(flag, "-"), "-", "_")
-	for _, s := range sections {
-		for _, k := range s.keys {
-			if k.name == name || strings.HasSuffix(k.name, "."+name) {
-				return k.name, true
-			}
+	for _, k := range allKeys {
+		if k.name == name || strings.HasSuffix(k.name, "."+name) {
+			return k.name, true
 		}
 	}
 	return "", false
@@ -114,11 +118,9 @@ func (k key) tableKeys() []string {
 // splitTableKey splits a name such as precision.rows.format into a key that holds a list of
 // tables, and a name within a table, which need not exist.
 func splitTableKey(name string) (list key, within string, ok bool) {
-	for _, s := range sections {
-		for _, k := range s.keys {
-			if within, ok = strings.CutPrefix(name, k.name+"."); ok && k.tableKeys() != nil {
-				return k, within, true
-			}
+	for _, k := range allKeys {
+		if within, ok = strings.CutPrefix(name, k.name+"."); ok && k.tableKeys() != nil {
+			return k, within, true
 		}
 	}
 	return key{}, "", false

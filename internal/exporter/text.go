@@ -31,36 +31,28 @@ func (e *Exporter) text() []byte {
 			t.sample(x)
 		}
 	}
-	for _, f := range sensors {
-		begun := false
-		for rank, d := range s.Timing.Devices {
-			x, ok := f.of(d)
-			if !ok {
-				continue
-			}
-			if !begun {
-				t.family(f.name, f.kind, f.help)
-				begun = true
-			}
-			t.sample(x, "rank", strconv.Itoa(rank))
-		}
+	var ranks []string
+	for rank := range s.Timing.Devices {
+		ranks = append(ranks, strconv.Itoa(rank))
 	}
+	samples(&t, sensors, "rank", ranks, func(i int) writers.Device { return s.Timing.Devices[i] })
 	if s.Health.Step > 0 {
 		t.family("octet_health_step", "gauge", "Step of the octet_fp8 and octet_swiglu metrics.")
 		t.sample(float64(s.Health.Step))
-		labelled(&t, casts, "cast", s.Health.FP8)
-		labelled(&t, channels, "layer", s.Health.SwiGLU)
+		names := slices.Sorted(maps.Keys(s.Health.FP8))
+		samples(&t, casts, "cast", names, func(i int) writers.FP8Stats { return s.Health.FP8[names[i]] })
+		layers := slices.Sorted(maps.Keys(s.Health.SwiGLU))
+		samples(&t, channels, "layer", layers, func(i int) writers.SwiGLUStats { return s.Health.SwiGLU[layers[i]] })
 	}
 	return t.bytes
 }
 
-// labelled adds families with a sample for each name, in sorted order.
-func labelled[T any](t *text, families []family[T], label string, of map[string]T) {
-	names := slices.Sorted(maps.Keys(of))
+// samples adds families with a sample for each value of a label.
+func samples[T any](t *text, families []family[T], label string, values []string, of func(i int) T) {
 	for _, f := range families {
 		begun := false
-		for _, name := range names {
-			x, ok := f.of(of[name])
+		for i, value := range values {
+			x, ok := f.of(of(i))
 			if !ok {
 				continue
 			}
@@ -68,7 +60,7 @@ func labelled[T any](t *text, families []family[T], label string, of map[string]
 				t.family(f.name, f.kind, f.help)
 				begun = true
 			}
-			t.sample(x, label, name)
+			t.sample(x, label, value)
 		}
 	}
 }

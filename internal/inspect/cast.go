@@ -90,7 +90,7 @@ func floats(from *checkpoint.Tensors, name string) ([]float32, error) {
 	if !ok {
 		return nil, fmt.Errorf("there is no tensor %q", name)
 	}
-	if t.DType != fp8.F32 || elements(t.Shape) > maxFloats {
+	if t.DType != fp8.F32 || t.Elems() > maxFloats {
 		return nil, fmt.Errorf("%s is %s %v: expected a few values of fp32", name, t.DType, t.Shape)
 	}
 	var all []float32

@@ -184,7 +184,7 @@ func diffTensor(fromA, fromB *checkpoint.Tensors, a, b checkpoint.Tensor) (*Tens
 		return nil, err
 	}
 	size := int64(a.DType.Size())
-	at, left := int64(0), elements(a.Shape)
+	at, left := int64(0), a.Elems()
 	n := min(left, chunk)
 	codesA, codesB := make([]byte, n*size), make([]byte, n*size)
 	x, y := make([]float32, n), make([]float32, n)

@@ -78,7 +78,7 @@ func counted(read Read, files ...*checkpoint.Tensors) func(n int64) {
 	for _, f := range files {
 		for _, t := range f.List() {
 			if t.DType.IsFloat() {
-				all += elements(t.Shape) * int64(t.DType.Size())
+				all += t.Elems() * int64(t.DType.Size())
 			}
 		}
 	}

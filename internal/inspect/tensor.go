@@ -31,19 +31,11 @@ type Tensor struct {
 const weightScale = ".weight_scale"
 
 // Elements returns the number of elements.
-func (t Tensor) Elements() int64 { return elements(t.Shape) }
+func (t Tensor) Elements() int64 { return checkpoint.Tensor{Shape: t.Shape}.Elems() }
 
 // IsScale reports whether a tensor is a scale of another one, or an amax history.
 func (t Tensor) IsScale() bool {
 	return slices.ContainsFunc([]string{".scale", ".scale_inv", historySuffix, weightScale, ".input_scale"}, func(suffix string) bool { return strings.HasSuffix(t.Name, suffix) })
-}
-
-func elements(shape []int) int64 {
-	n := int64(1)
-	for _, d := range shape {
-		n *= int64(d)
-	}
-	return n
 }
 
 // chunk is the number of elements read at a time.
@@ -100,11 +92,11 @@ func scalesOf(from *checkpoint.Tensors, t checkpoint.Tensor) (scales, error) {
 		return scales{inv: []float32{1}}, nil
 	}
 	var s scales
-	if n := elements(scale.Shape); n != 1 {
+	if n := scale.Elems(); n != 1 {
 		if len(t.Shape) > 0 {
 			s.block, s.cols = recipe.MomentBlock, int64(t.Shape[len(t.Shape)-1])
 		}
-		if s.cols == 0 || n != elements(t.Shape)/s.cols*s.blocks() {
+		if s.cols == 0 || n != t.Elems()/s.cols*s.blocks() {
 			return scales{}, nil
 		}
 	}
@@ -133,7 +125,7 @@ func eachChunk(from *checkpoint.Tensors, t checkpoint.Tensor, do func(x []float3
 		return err
 	}
 	size := t.DType.Size()
-	left := elements(t.Shape)
+	left := t.Elems()
 	codes, x := make([]byte, min(chunk, left)*int64(size)), make([]float32, min(chunk, left))
 	for left > 0 {
 		n := min(chunk, left)

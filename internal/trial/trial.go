@@ -13,8 +13,7 @@ import (
 
 	"octet/backend"
 	"octet/data"
-	"octet/fp8"
-	"octet/nn"
+	"octet/infer"
 	"octet/recipe"
 	"octet/train"
 )
@@ -67,7 +66,11 @@ func Programs(s backend.Spec) (list []*backend.Program, err error) {
 		list = append(list, programs...)
 	}
 	for _, name := range recipes {
-		programs, err := generation(config(name), s)
+		j, err := train.NewJob(config(name), s)
+		if err != nil {
+			return nil, err
+		}
+		programs, err := infer.Programs(j.Config.ModelConfig(), j.Recipe, s, 1)
 		if err != nil {
 			return nil, err
 		}
@@ -77,34 +80,6 @@ func Programs(s backend.Spec) (list []*backend.Program, err error) {
 		list = append(list, programs...)
 	}
 	return list, nil
-}
-
-// generation returns the programs of package infer for a prompt and for each generated token.
-func generation(c train.Config, s backend.Spec) ([]*backend.Program, error) {
-	if err := c.Resolve(); err != nil {
-		return nil, err
-	}
-	r, _, err := c.RecipeFor(s)
-	if err != nil {
-		return nil, err
-	}
-	vars := backend.NewVars()
-	model, err := nn.New(c.ModelConfig(), r, vars)
-	if err != nil {
-		return nil, err
-	}
-	control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
-	cache := model.NewCache(1, c.Data.Seq)
-	pass := func(name string, seq int) *nn.Pass {
-		p := model.Pass(vars.Program(name), nn.Frozen, nn.Shape{Batch: 1, Seq: seq, Control: control})
-		p.Cache = cache
-		return p
-	}
-	prefill, decode := pass("prefill", c.Data.Seq), pass("decode", 1)
-	model.Prefill(prefill, vars.Tensor(backend.Input, "prompt", fp8.I32, c.Data.Seq))
-	model.Logits(decode, vars.Tensor(backend.Input, "token", fp8.I32, 1),
-		vars.Tensor(backend.Output, "logits", fp8.F32, 1, c.ModelConfig().PaddedVocab()))
-	return []*backend.Program{prefill.Program, decode.Program}, nil
 }
 
 // tolerance bounds the difference of the losses of two runs, in nats. Other orders of sums

@@ -1,6 +1,8 @@
 // Package adam compares AdamW with its state in small formats to the same update in
-// float64, on synthetic gradients. It uses training's AdamW op; study/adam prints the
-// results.
+// float64, on synthetic gradients. It uses training's AdamW op. The tests hold what
+// docs/method.md says of the moments' formats, and print the figures:
+//
+//	OCTET_LONG=1 go test ./internal/adam -run 'Drop|Spread' -v
 package adam
 
 import (
