@@ -276,7 +276,7 @@ func (f *fused) replaceSpecials(w *fusedWorker, depth, rows int, a []float32, st
 	for i, x := range w.ieee[:rows*nr] {
 		if x += w.old[i]; x != x {
 			c[i] = canonicalNaN
-		} else if !isFinite(x) {
+		} else if math.IsInf(float64(x), 0) {
 			c[i] = x
 		}
 	}

@@ -133,6 +133,8 @@ type gemm struct {
 	scales *runScales  // nil without block scales and promotion
 	fused  *fused      // not nil in the arithmetic of a device model
 	task   func(worker, task int)
+
+	workers []gemmWorker
 }
 
 // gemmWorker is the state that a worker keeps between the tasks of one run, padded to
@@ -160,7 +162,7 @@ func newGemmWith(kernel *gemmKernel, p *pool, a matrix, transA bool, b matrix, t
 			return nil, err
 		}
 	}
-	g := &gemm{a: a, b: b, out: out, transA: transA, transB: transB, pool: p, kernel: kernel}
+	g := &gemm{a: a, b: b, out: out, transA: transA, transB: transB, pool: p, kernel: kernel, workers: make([]gemmWorker, p.size())}
 	g.m, g.k = orient(a, transA)
 	k, n := orient(b, transB)
 	g.n = n
@@ -226,7 +228,7 @@ func (g *gemm) run(e epilogue) {
 	if g.choice != nil {
 		g.choose()
 	}
-	workers := g.pool.gemmWorkers
+	workers := g.workers
 	for w := range workers {
 		workers[w].out.begin(&e, g.out)
 		workers[w].packed = 0
@@ -269,7 +271,7 @@ func (g *gemm) runTask(worker, task int) {
 	rows, cols := min(p.mt, g.m-i0), min(p.nt, g.n-j0)
 	a, b, tmp, acc := p.carve(g.pool.scratch[worker])
 
-	state := &g.pool.gemmWorkers[worker]
+	state := &g.workers[worker]
 	out := &state.out
 	if g.fused != nil {
 		g.fused.begin(worker)
@@ -354,7 +356,7 @@ func (g *gemm) runStream(worker, task int) {
 	a, _, tmp, acc := p.carve(g.pool.scratch[worker])
 	codes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), streamDepth*nr)
 	tile := acc[:streamRows*nr]
-	out := &g.pool.gemmWorkers[worker].out
+	out := &g.workers[worker].out
 	lda := roundUp(g.k, nr) + cacheLine
 	kern.decode(a, lda, nr, g.a, g.m, g.k)
 	for j := left; j < right; j += nr {

@@ -160,7 +160,7 @@ func (x *amxGemm) runTask(worker, task int) {
 	acc := s[:x.lenAcc]
 	stage := &x.stage[worker]
 
-	out := &x.pool.gemmWorkers[worker].out
+	out := &x.workers[worker].out
 
 	for l, first := 0, true; first || l < x.k; l, first = l+x.kc, false {
 		depth := min(x.kc, x.k-l)

@@ -95,7 +95,10 @@ type tileOut struct {
 func (t *tileOut) begin(e *epilogue, out matrix) {
 	*t = tileOut{
 		rowScale: e.rowScale, colScale: e.colScale, residual: e.residual, out: out,
-		alpha: e.alpha, outScale: scaleValue(e.outScale), wantAmax: e.amax != nil,
+		alpha: e.alpha, outScale: 1, wantAmax: e.amax != nil,
+	}
+	if e.outScale != nil {
+		t.outScale = e.outScale[0]
 	}
 	if out.dtype.IsFP8() {
 		t.largest = math.Float32bits(out.dtype.Max())

@@ -69,7 +69,7 @@ func (g *gemm) choosePairs(pairs *pairKernel) {
 		if task >= c.scanned[0] {
 			i, task = 1, task-c.scanned[0]
 		}
-		x, smallest := operands[i], &g.pool.gemmWorkers[worker].smallest[i]
+		x, smallest := operands[i], &g.workers[worker].smallest[i]
 		for r := task * rows[i]; r < min(x.rows, (task+1)*rows[i]); r++ {
 			*smallest = pairs.smallest(*smallest, x.u16[r*x.ld:][:x.cols])
 		}
@@ -83,7 +83,7 @@ func (g *gemm) choosePairs(pairs *pairKernel) {
 func (g *gemm) choose() {
 	const enough = 2*(127+7) - 126
 	c := g.choice
-	workers := g.pool.gemmWorkers
+	workers := g.workers
 	for w := range workers {
 		workers[w].smallest = [2]uint16{math.MaxUint16, math.MaxUint16}
 	}

@@ -162,20 +162,9 @@ func (p *gemmPlan) carve(s []float32) (a, b, tmp, acc []float32) {
 	return a, b, tmp, s[:p.lenAcc]
 }
 
-// balanced reports whether tasks of equal size keep the workers busy for at least seven
-// eighths of the time.
-func balanced(tasks, workers int) bool {
-	return tasks*8 >= ceilDiv(tasks, workers)*workers*7
-}
-
 // even divides n into the fewest parts of at most limit, and returns their size, rounded
 // up to a multiple of unit. Only the last part may be smaller.
 func even(n, limit, unit int) int {
 	count := max(1, ceilDiv(n, limit))
 	return roundUp(max(1, ceilDiv(n, count)), unit)
 }
-
-// ceilDiv returns n/size, rounded up.
-func ceilDiv(n, size int) int { return (n + size - 1) / size }
-
-func roundUp(n, unit int) int { return ceilDiv(n, unit) * unit }

@@ -10,18 +10,6 @@ import (
 	"octet/fp8"
 )
 
-// arenaAlign is a cache line, and the width of the widest vector register.
-const arenaAlign = 64
-
-// alignedBytes allocates n zero bytes on a cache-line boundary.
-func alignedBytes(n int64) []byte {
-	raw := make([]byte, n+arenaAlign)
-	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(raw)))) & (arenaAlign - 1)
-	raw = raw[skip : skip+int(n) : skip+int(n)]
-	adviseHugePages(raw)
-	return raw
-}
-
 // binder resolves the tensors of one loaded program to memory.
 type binder struct {
 	*device
@@ -79,12 +67,6 @@ func slice[E float32 | int32 | uint16 | uint8](b *binder, t *backend.Tensor) []E
 		return nil
 	}
 	return view[E](b.bytes(t))
-}
-
-// view returns memory as elements.
-func view[E float32 | int32 | uint16 | uint8](raw []byte) []E {
-	var e E
-	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(raw))), len(raw)/int(unsafe.Sizeof(e)))
 }
 
 func (b *binder) f32(t *backend.Tensor) []float32 { return slice[float32](b, t) }
@@ -190,14 +172,6 @@ func (r *rows) piece(buffer []float32, row, col, n int) []float32 {
 	return buffer[:n]
 }
 
-// scaleValue returns the value of a bound scale, 1 for nil.
-func scaleValue(scale []float32) float32 {
-	if scale == nil {
-		return 1
-	}
-	return scale[0]
-}
-
 // matrixOf binds t as a GEMM operand.
 func (b *binder) matrixOf(t *backend.Tensor) matrix {
 	m := matrix{dtype: t.DType, rows: t.Rows(), cols: t.Cols(), ld: t.LD}
@@ -211,14 +185,6 @@ func (b *binder) matrixOf(t *backend.Tensor) matrix {
 	}
 	return m
 }
-
-// workerGap separates the buffers of different workers. Casts prefetch up to 4096 bytes
-// ahead (package fp8), also beyond the end of a buffer: without the gap they would take
-// cache lines from another worker that is about to write them.
-const workerGap = 4096
-
-// workerBytes is alignedBytes for one worker.
-func workerBytes(n int64) []byte { return alignedBytes(n + workerGap)[:n:n] }
 
 // bufferKey names a scratch buffer: the which-th that an op takes, of n floats.
 type bufferKey struct{ which, n int }
@@ -257,6 +223,14 @@ const taskElems = 8192
 func rowTasks(rows, cols int) (tasks, rowsPerTask int) {
 	rowsPerTask = max(1, taskElems/cols)
 	return (rows + rowsPerTask - 1) / rowsPerTask, rowsPerTask
+}
+
+// scaleValue returns the value of a bound scale, 1 for nil.
+func scaleValue(scale []float32) float32 {
+	if scale == nil {
+		return 1
+	}
+	return scale[0]
 }
 
 // maxBits folds a magnitude into bits by its bit pattern, so that NaN > Inf > finite.

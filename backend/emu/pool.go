@@ -26,10 +26,9 @@ const spinBudget = 50 * time.Microsecond
 // wakes late finds no tasks and delays no other. Claims order memory: run writes work
 // before the shares, and workers read it after a claim.
 type pool struct {
-	workers     int          // including the caller of run
-	spin        bool         // poll before sleeping
-	scratch     [][]float32  // one for each worker, used by the op in progress
-	gemmWorkers []gemmWorker // one for each worker, used if the op is a GEMM
+	workers int         // including the caller of run
+	spin    bool        // poll before sleeping
+	scratch [][]float32 // one for each worker, used by the op in progress
 
 	work    func(worker, task int)
 	shares  []share
@@ -96,10 +95,9 @@ var processors = func() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()
 func newPool(n int) *pool {
 	n = max(1, min(n, processors()))
 	p := &pool{
-		workers:     n,
-		scratch:     make([][]float32, n),
-		gemmWorkers: make([]gemmWorker, n),
-		shares:      make([]share, n),
+		workers: n,
+		scratch: make([][]float32, n),
+		shares:  make([]share, n),
 		// A polling worker must not take a processor from a working one.
 		spin: n <= runtime.GOMAXPROCS(0),
 		wake: make(chan struct{}, n),
