@@ -162,6 +162,19 @@ func (p *gemmPlan) carve(s []float32) (a, b, tmp, acc []float32) {
 	return a, b, tmp, s[:p.lenAcc]
 }
 
+// gemmScratch returns the scratch of one worker for a GEMM of m×k by k×n, in floats.
+func gemmScratch(m, n, k int, transA bool, workers int) int {
+	kernel := gemmKernels()[0]
+	scratch := func(k int) int {
+		plan := planGemm(kernel, m, n, k, depthUnit, transA, workers)
+		return plan.scratch()
+	}
+	if kernel.pairs != nil {
+		return max(scratch(k), scratch(ceilDiv(k, 2)))
+	}
+	return scratch(k)
+}
+
 // even divides n into the fewest parts of at most limit, and returns their size, rounded
 // up to a multiple of unit. Only the last part may be smaller.
 func even(n, limit, unit int) int {

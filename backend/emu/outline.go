@@ -42,14 +42,9 @@ func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, er
 
 // scratchOf returns the scratch of one thread for a GEMM, in floats.
 func scratchOf(o *backend.MatMul, threads int) int {
-	m, k := orient(matrix{rows: o.A.Rows(), cols: o.A.Cols()}, o.TransA)
-	kernel := gemmKernels()[0]
-	scratch := func(k int) int {
-		plan := planGemm(kernel, m, o.Out.Cols(), k, depthUnit, o.TransA, threads)
-		return plan.scratch()
+	k := o.A.Cols()
+	if o.TransA {
+		k = o.A.Rows()
 	}
-	if kernel.pairs != nil {
-		return max(scratch(k), scratch(ceilDiv(k, 2)))
-	}
-	return scratch(k)
+	return gemmScratch(o.Out.Rows(), o.Out.Cols(), k, o.TransA, threads)
 }
