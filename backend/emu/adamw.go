@@ -85,7 +85,7 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 		a.scaled = append(a.scaled, s)
 	}
 	a.found = make([][3]float32, len(a.scaled))
-	b.pool.reserve(4 * a.length)
+	b.pool.Reserve(4 * a.length)
 	a.firstVisit = b.eachSpan(len(a.scaled), a.visit)
 	a.lastVisit = b.eachSpan(len(a.all), a.store)
 	a.revisit = a.revisitMaxima
@@ -150,13 +150,13 @@ func (a *adamW) run() {
 // gradient returns the element at which a span begins, and its gradient.
 func (a *adamW) gradient(worker int, s *span) (at int, grad []float32) {
 	t := &a.list[s.tensor]
-	return s.row*t.cols + s.col, t.grad.piece(a.pool.scratch[worker][3*a.length:], s.row, s.col, s.n)
+	return s.row*t.cols + s.col, t.grad.piece(a.pool.Scratch[worker][3*a.length:], s.row, s.col, s.n)
 }
 
 // update computes a span's new states from its old ones and its gradient. If inPlace,
 // it overwrites states in FP32.
 func (a *adamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax [3]float32) {
-	t, buffer := &a.list[s.tensor], a.pool.scratch[worker]
+	t, buffer := &a.list[s.tensor], a.pool.Scratch[worker]
 	at, grad := a.gradient(worker, s)
 	for i := range x {
 		state := &t.state[i]
@@ -182,7 +182,7 @@ func (a *adamW) findAmaxes() {
 	if len(a.scaled) == 0 {
 		return
 	}
-	a.pool.run(len(a.list), a.revisit)
+	a.pool.Run(len(a.list), a.revisit)
 	a.firstVisit()
 	for i, found := range a.found {
 		tensor := a.scaled[i].tensor

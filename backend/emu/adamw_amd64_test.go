@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
@@ -42,19 +43,19 @@ func TestAdamWCodes(t *testing.T) {
 		{"an infinite second moment", func(op *backend.AdamW, d *device) { d.memory[op.M2[1]][4000] = 0x7c }},
 		{"a negative second moment", func(op *backend.AdamW, d *device) { d.memory[op.M2[1]][4000] = 0xbc }},
 		{"a master that is NaN", func(op *backend.AdamW, d *device) { d.memory[op.Master[1]][2001] = 0x7e }},
-		{"an infinite gradient", func(op *backend.AdamW, d *device) { view[float32](d.memory[op.Grad[2]])[1000] = inf }},
-		{"no old scale", func(op *backend.AdamW, d *device) { view[float32](d.memory[op.M1Scale[1]])[0] = 0 }},
-		{"a scale that is NaN", func(op *backend.AdamW, d *device) { view[float32](d.memory[op.M2Scale[1]])[0] = nan }},
-		{"a negative scale", func(op *backend.AdamW, d *device) { view[float32](d.memory[op.M2Scale[1]])[0] = -one }},
+		{"an infinite gradient", func(op *backend.AdamW, d *device) { pool.View[float32](d.memory[op.Grad[2]])[1000] = inf }},
+		{"no old scale", func(op *backend.AdamW, d *device) { pool.View[float32](d.memory[op.M1Scale[1]])[0] = 0 }},
+		{"a scale that is NaN", func(op *backend.AdamW, d *device) { pool.View[float32](d.memory[op.M2Scale[1]])[0] = nan }},
+		{"a negative scale", func(op *backend.AdamW, d *device) { pool.View[float32](d.memory[op.M2Scale[1]])[0] = -one }},
 		{"scales near the end of float32", func(op *backend.AdamW, d *device) {
-			view[float32](d.memory[op.MasterScale[1]])[0] = 0x1p100
-			view[float32](d.memory[op.M1Scale[1]])[0] = 0x1p121
+			pool.View[float32](d.memory[op.MasterScale[1]])[0] = 0x1p100
+			pool.View[float32](d.memory[op.M1Scale[1]])[0] = 0x1p121
 		}},
 		{"values near zero", func(op *backend.AdamW, d *device) {
 			clear(d.memory[op.Grad[2]])
 			clear(d.memory[op.Master[2]])
-			view[float32](d.memory[op.M1Scale[2]])[0] = 0x1p-118
-			view[float32](d.memory[op.M2Scale[2]])[0] = 0x1p-126
+			pool.View[float32](d.memory[op.M1Scale[2]])[0] = 0x1p-118
+			pool.View[float32](d.memory[op.M2Scale[2]])[0] = 0x1p-126
 		}},
 	}
 	for _, m1 := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE} {
@@ -78,9 +79,9 @@ func TestAdamWCodes(t *testing.T) {
 						}
 						c.edit(op, d)
 						require.NoError(t, x.Run(t.Context()))
-						for i, a := range view[float32](d.memory[op.Amaxes]) {
+						for i, a := range pool.View[float32](d.memory[op.Amaxes]) {
 							if a != a { // ignore the payload
-								view[float32](d.memory[op.Amaxes])[i] = nan
+								pool.View[float32](d.memory[op.Amaxes])[i] = nan
 							}
 						}
 						return tr, d

@@ -2,6 +2,7 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
@@ -23,7 +24,7 @@ func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
 	m := b.matrixOf(t)
 	return adamState{
 		in:  b.rows(t),
-		out: boundCast{dtype: m.dtype, elements: elements{u16: m.u16, u8: m.u8}, name: fp8.NameKey(t.Name), rounding: o.Rounding},
+		out: boundCast{dtype: m.DType, elements: elements{u16: m.U16, u8: m.U8}, name: fp8.NameKey(t.Name), rounding: o.Rounding},
 
 		scaleInv: b.f32(t.Scale), limit: t.DType.Max(), block: t.Block.Cols, pow2: o.Pow2,
 	}
@@ -95,7 +96,7 @@ func floorCodes[C uint8 | uint16](codes []C, x []float32) {
 
 // blocks calls f for each part [from, to) of a span whose elements share a scale.
 func (s *adamState) blocks(sp *span, cols int, f func(scaleInv []float32, from, to int)) {
-	first := sp.row * ceilDiv(cols, s.block)
+	first := sp.row * pool.CeilDiv(cols, s.block)
 	for from := 0; from < sp.n; from += s.block {
 		f(s.scaleInv[first+(sp.col+from)/s.block:][:1], from, min(from+s.block, sp.n))
 	}

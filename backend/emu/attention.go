@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
 
@@ -53,13 +55,13 @@ const (
 
 // scoreLD is the leading dimension of scores. One extra cache line keeps it from being
 // a power of two, which would map all rows to the same cache set.
-const scoreLD = keyBlock + arenaAlign/4
+const scoreLD = keyBlock + pool.CacheLine/4
 
-func newHeads(kernel *gemmKernel, q, k *backend.Tensor, batch, dim int) heads {
+func newHeads(kernel *gemm.Kernel, q, k *backend.Tensor, batch, dim int) heads {
 	h := heads{
 		batch: batch, queries: q.Rows() / batch, keys: k.Rows() / batch,
 		kv: k.Cols() / dim, perKV: q.Cols() / k.Cols(), dim: dim,
-		ld:     roundUp(dim, kernel.nr) + arenaAlign/4,
+		ld:     pool.RoundUp(dim, kernel.NR) + pool.CacheLine/4,
 		scale:  float32(1 / math.Sqrt(float64(dim))),
 		scale2: float32(math.Log2E / math.Sqrt(float64(dim))),
 	}
@@ -73,8 +75,8 @@ func (h *heads) pairs() int { return h.batch * h.kv }
 // span returns the number of queries of a task, in whole blocks. Tasks of one pair
 // differ in work, so keeping all workers busy takes several tasks per worker.
 func (h *heads) span(workers int) int {
-	blocks := min(taskBlocks, ceilDiv(h.queries, h.block))
-	for blocks > 1 && !balanced(h.pairs(), workers) && h.pairs()*ceilDiv(h.queries, blocks*h.block) < 4*workers {
+	blocks := min(taskBlocks, pool.CeilDiv(h.queries, h.block))
+	for blocks > 1 && !pool.Balanced(h.pairs(), workers) && h.pairs()*pool.CeilDiv(h.queries, blocks*h.block) < 4*workers {
 		blocks--
 	}
 	return blocks * h.block
@@ -115,11 +117,11 @@ func (h *heads) transposeKeys(t *tiles, dst, stage sheet, k *scaledMatrix, pair,
 
 // expectQueries and expectKeys call expect for n queries from i on and n keys from j on.
 func (h *heads) expectQueries(t *tiles, q *scaledMatrix, pair, i, n int) {
-	t.expect(&q.matrix, h.row(pair, h.queries, i), h.column(pair, 0), n, h.perKV*h.dim)
+	t.expect(&q.Matrix, h.row(pair, h.queries, i), h.column(pair, 0), n, h.perKV*h.dim)
 }
 
 func (h *heads) expectKeys(t *tiles, k *scaledMatrix, pair, j, n int) {
-	t.expect(&k.matrix, h.row(pair, h.keys, j), pair%h.kv*h.dim, n, h.dim)
+	t.expect(&k.Matrix, h.row(pair, h.keys, j), pair%h.kv*h.dim, n, h.dim)
 }
 
 // attentionSpace is a worker's scratch for the queries of a task and a block
@@ -134,34 +136,34 @@ type attentionSpace struct {
 	s          sheet     // [mr, keyBlock]: scores, then weights
 }
 
-func (h *heads) attentionSpace(kernel *gemmKernel, rows int, scratch []float32) (s attentionSpace, used int) {
+func (h *heads) attentionSpace(kernel *gemm.Kernel, rows int, scratch []float32) (s attentionSpace, used int) {
 	c := carver{scratch: scratch}
 	s.tiles = newTiles(kernel, max(h.dim, keyBlock), &c)
 	s.q, s.o = c.sheet(kernel, rows, h.ld), c.sheet(kernel, rows, h.ld)
 	s.top, s.total = c.take(rows), c.take(rows)
 	s.stage, s.v = c.sheet(kernel, stageKeys, h.ld), c.sheet(kernel, keyBlock, h.ld)
-	s.kt = c.sheet(kernel, roundUp(h.dim, depthUnit), scoreLD)
-	s.s = c.sheet(kernel, kernel.mr, scoreLD)
+	s.kt = c.sheet(kernel, pool.RoundUp(h.dim, gemm.DepthUnit), scoreLD)
+	s.s = c.sheet(kernel, kernel.MR, scoreLD)
 	return s, c.used
 }
 
 var _ = implement((*binder).attention)
 
 func (b *binder) attention(o *backend.Attention) func() {
-	return b.attentionWith(gemmKernels()[0], o)
+	return b.attentionWith(gemm.Kernels()[0], o)
 }
 
-func (b *binder) attentionWith(kernel *gemmKernel, o *backend.Attention) func() {
+func (b *binder) attentionWith(kernel *gemm.Kernel, o *backend.Attention) func() {
 	h := newHeads(kernel, o.Q, o.K, o.Batch, o.HeadDim)
 	q, k, v := b.scaledMatrixOf(o.Q), b.scaledMatrixOf(o.K), b.scaledMatrixOf(o.V)
 	lse, words := b.f32(o.LSE), b.i32(o.Control)
 	e := b.emitter(o.Out, o.Q.Cols())
-	span := h.span(b.pool.size())
+	span := h.span(b.pool.Size())
 	taskRows := span * h.perKV
 	_, used := h.attentionSpace(kernel, taskRows, nil)
-	b.pool.reserve(used)
+	b.pool.Reserve(used)
 	var position int
-	tasks := h.pairs() * ceilDiv(h.queries, span)
+	tasks := h.pairs() * pool.CeilDiv(h.queries, span)
 	// The last queries see the most keys. They go first, so that no long task is left
 	// for the end.
 	place := func(task int) (pair, i0, n int) {
@@ -172,7 +174,7 @@ func (b *binder) attentionWith(kernel *gemmKernel, o *backend.Attention) func() 
 	task := func(worker, task int) {
 		pair, i0, n := place(task)
 		rows := n * h.perKV
-		s, _ := h.attentionSpace(kernel, taskRows, b.pool.scratch[worker])
+		s, _ := h.attentionSpace(kernel, taskRows, b.pool.Scratch[worker])
 		h.decodeQueries(&s.tiles, s.q, &q, pair, i0, n)
 
 		// The cache may be longer; keys after the last query are not read.
@@ -194,8 +196,8 @@ func (b *binder) attentionWith(kernel *gemmKernel, o *backend.Attention) func() 
 			if j0 == 0 {
 				s.expectStore(e, h.row(pair, h.queries, i0), h.column(pair, 0), n, h.perKV*h.dim)
 			}
-			for r := 0; r < rows; r += s.mr {
-				height := min(s.mr, rows-r)
+			for r := 0; r < rows; r += s.MR {
+				height := min(s.MR, rows-r)
 				visible, width := h.visible(position+i0-j0, r, height, keys)
 				if width == 0 {
 					continue
@@ -217,7 +219,7 @@ func (b *binder) attentionWith(kernel *gemmKernel, o *backend.Attention) func() 
 						simd.Scale(s.o.row(r+i, h.dim), rescale)
 					}
 				}
-				simd.WeighRows(s.s.x, s.s.ld, roundUp(width, 16), visible[:height], h.scale2, top, total)
+				simd.WeighRows(s.s.x, s.s.ld, pool.RoundUp(width, 16), visible[:height], h.scale2, top, total)
 				s.matMul(s.o.at(r, 0), height, h.dim, width, s.s, false, s.v, j0 > 0)
 			}
 		}
@@ -235,7 +237,7 @@ func (b *binder) attentionWith(kernel *gemmKernel, o *backend.Attention) func() 
 	}
 	return storing(func() {
 		position = int(readControl(words).Position)
-		b.pool.run(tasks, task)
+		b.pool.Run(tasks, task)
 	}, e)
 }
 

@@ -32,7 +32,7 @@ func BenchmarkAttention(b *testing.B) {
 			control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 			forward := &backend.Attention{Q: q, K: k, V: v, Control: control, Out: []backend.Cast{{Out: out}}, LSE: lse, Batch: c.batch, HeadDim: c.dim}
 			p.Add(forward)
-			list, err := open("", backend.Options{Threads: threads})
+			list, err := Open("", backend.Options{Threads: threads})
 			require.NoError(b, err)
 			require.NoError(b, p.Err())
 			_, err = list[0].Load(p)

@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
 
@@ -35,8 +37,8 @@ type gradSpace struct {
 // attentionBackward is a bound AttentionGrad.
 type attentionBackward struct {
 	heads
-	kernel     *gemmKernel
-	pool       *pool
+	kernel     *gemm.Kernel
+	pool       *pool.Pool
 	q, k, v    scaledMatrix
 	do         scaledMatrix
 	lse, delta []float32 // [batch·heads, queries]
@@ -46,7 +48,7 @@ type attentionBackward struct {
 
 func (a *attentionBackward) space(scratch []float32) (s gradSpace, used int) {
 	c := carver{scratch: scratch}
-	rows, depth := a.block*a.perKV, roundUp(a.dim, depthUnit)
+	rows, depth := a.block*a.perKV, pool.RoundUp(a.dim, gemm.DepthUnit)
 	s.tiles = newTiles(a.kernel, max(a.dim, keyBlock, rows), &c)
 	s.q, s.do = c.sheet(a.kernel, rows, a.ld), c.sheet(a.kernel, rows, a.ld)
 	s.k, s.stage = c.sheet(a.kernel, keyBlock, a.ld), c.sheet(a.kernel, stageKeys, a.ld)
@@ -62,12 +64,12 @@ var _ = implement((*binder).attentionGrad)
 
 func (b *binder) attentionGrad(o *backend.AttentionGrad) func() {
 	pairs := o.Batch * (o.K.Cols() / o.HeadDim)
-	return b.attentionGradWith(gemmKernels()[0], o, !balanced(pairs, b.pool.size()))
+	return b.attentionGradWith(gemm.Kernels()[0], o, !pool.Balanced(pairs, b.pool.Size()))
 }
 
 // attentionGradWith is attentionGrad with a given kernel; split tells whether to split
 // the pairs into several tasks.
-func (b *binder) attentionGradWith(kernel *gemmKernel, o *backend.AttentionGrad, split bool) func() {
+func (b *binder) attentionGradWith(kernel *gemm.Kernel, o *backend.AttentionGrad, split bool) func() {
 	a := &attentionBackward{
 		heads: newHeads(kernel, o.Q, o.K, o.Batch, o.HeadDim), kernel: kernel, pool: b.pool,
 		q: b.scaledMatrixOf(o.Q), k: b.scaledMatrixOf(o.K), v: b.scaledMatrixOf(o.V), do: b.scaledMatrixOf(o.DOut),
@@ -77,22 +79,22 @@ func (b *binder) attentionGradWith(kernel *gemmKernel, o *backend.AttentionGrad,
 	a.grad.k, a.grad.v = b.emitter(o.DK, o.K.Cols()), b.emitter(o.DV, o.K.Cols())
 	a.span = a.queries
 	if split {
-		a.span = a.heads.span(b.pool.size())
+		a.span = a.heads.span(b.pool.Size())
 	}
 	_, used := a.space(nil)
-	b.pool.reserve(used)
+	b.pool.Reserve(used)
 
 	delta := b.attentionDelta(&a.heads, o, a.delta)
 	whole, keys, queries := a.pairTask, a.keysTask, a.queriesTask
 	run := func() {
 		delta()
-		a.pool.run(a.pairs(), whole)
+		a.pool.Run(a.pairs(), whole)
 	}
 	if split {
 		run = func() {
 			delta()
-			a.pool.run(a.pairs()*ceilDiv(a.keys, keyBlock), keys)
-			a.pool.run(a.pairs()*ceilDiv(a.queries, a.span), queries)
+			a.pool.Run(a.pairs()*pool.CeilDiv(a.keys, keyBlock), keys)
+			a.pool.Run(a.pairs()*pool.CeilDiv(a.queries, a.span), queries)
 		}
 	}
 	return storing(run, a.grad.q, a.grad.k, a.grad.v)
@@ -102,10 +104,10 @@ func (b *binder) attentionGradWith(kernel *gemmKernel, o *backend.AttentionGrad,
 func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []float32) func() {
 	do, out := b.rows(o.DOut), b.rows(o.O)
 	cols, total := do.cols, o.Q.Rows()
-	b.pool.reserve(2 * cols)
+	b.pool.Reserve(2 * cols)
 	tasks, height := rowTasks(total, cols)
 	task := func(worker, task int) {
-		scratch := b.pool.scratch[worker]
+		scratch := b.pool.Scratch[worker]
 		for r := task * height; r < min(total, (task+1)*height); r++ {
 			x, y := do.row(scratch[:cols], r), out.row(scratch[cols:2*cols], r)
 			for head := range cols / h.dim {
@@ -114,12 +116,12 @@ func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []floa
 			}
 		}
 	}
-	return func() { b.pool.run(tasks, task) }
+	return func() { b.pool.Run(tasks, task) }
 }
 
 // pairTask computes all gradients of one sequence and KV head.
 func (a *attentionBackward) pairTask(worker, pair int) {
-	s, _ := a.space(a.pool.scratch[worker])
+	s, _ := a.space(a.pool.Scratch[worker])
 	for j := 0; j < a.keys; j += keyBlock {
 		a.loadKeys(&s, pair, j)
 		for i := j / a.block * a.block; i < a.queries; i += a.block {
@@ -163,7 +165,7 @@ func (a *attentionBackward) expectAfter(s *gradSpace, pair, i, j int) {
 
 // keysTask computes dK and dV of one block of keys.
 func (a *attentionBackward) keysTask(worker, task int) {
-	s, _ := a.space(a.pool.scratch[worker])
+	s, _ := a.space(a.pool.Scratch[worker])
 	pair, j := task%a.pairs(), task/a.pairs()*keyBlock
 	a.loadKeys(&s, pair, j)
 	for i := j / a.block * a.block; i < a.queries; i += a.block {
@@ -177,8 +179,8 @@ func (a *attentionBackward) keysTask(worker, task int) {
 // queriesTask computes dQ of some blocks of queries. The last blocks go first because
 // they see the most keys.
 func (a *attentionBackward) queriesTask(worker, task int) {
-	s, _ := a.space(a.pool.scratch[worker])
-	pair, i0 := task%a.pairs(), (ceilDiv(a.queries, a.span)-1-task/a.pairs())*a.span
+	s, _ := a.space(a.pool.Scratch[worker])
+	pair, i0 := task%a.pairs(), (pool.CeilDiv(a.queries, a.span)-1-task/a.pairs())*a.span
 	end := min(i0+a.span, a.queries)
 	for j := 0; j < end; j += keyBlock {
 		a.loadKeys(&s, pair, j)
@@ -219,15 +221,15 @@ func (a *attentionBackward) loadKeys(s *gradSpace, pair, j int) {
 // are 0 where the key is not visible.
 func (a *attentionBackward) probabilities(s *gradSpace, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
-	for r := 0; r < rows; r += s.mr {
-		height := min(s.mr, rows-r)
+	for r := 0; r < rows; r += s.MR {
+		height := min(s.MR, rows-r)
 		visible, width := a.visible(i-j, r, height, keys)
 		p, ds := s.p.at(r, 0), s.ds.at(r, 0)
 		if width > 0 {
 			s.matMul(p, height, width, a.dim, s.q.at(r, 0), false, s.kt, false)
 			s.matMul(ds, height, width, a.dim, s.do.at(r, 0), false, s.vt, false)
 		}
-		simd.ScoreGradientRows(p.x, ds.x, p.ld, roundUp(keys, 16), visible[:height], a.scale2, a.scale, s.lse2[r:], s.delta[r:])
+		simd.ScoreGradientRows(p.x, ds.x, p.ld, pool.RoundUp(keys, 16), visible[:height], a.scale2, a.scale, s.lse2[r:], s.delta[r:])
 	}
 }
 
@@ -235,8 +237,8 @@ func (a *attentionBackward) probabilities(s *gradSpace, i, j int) {
 // The block of queries with this row comes first and assigns instead of adding.
 func (a *attentionBackward) addToKeys(s *gradSpace, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
-	for c := 0; c < keys; c += s.mr {
-		height := min(s.mr, keys-c)
+	for c := 0; c < keys; c += s.MR {
+		height := min(s.MR, keys-c)
 		from, add := max(0, j+c-i)*a.perKV, i > j+c
 		if from < rows {
 			s.matMul(s.dv.at(c, 0), height, a.dim, rows-from, s.p.at(from, c), true, s.do.at(from, 0), add)
@@ -249,8 +251,8 @@ func (a *attentionBackward) addToKeys(s *gradSpace, i, j int) {
 // of keys, which every row sees, assigns instead of adding.
 func (a *attentionBackward) addToQueries(s *gradSpace, dq sheet, i, j int) {
 	rows := a.rowsAt(i)
-	for r := 0; r < rows; r += s.mr {
-		height := min(s.mr, rows-r)
+	for r := 0; r < rows; r += s.MR {
+		height := min(s.MR, rows-r)
 		_, width := a.visible(i-j, r, height, a.keysAt(j))
 		if width > 0 {
 			s.matMul(dq.at(r, 0), height, a.dim, width, s.ds.at(r, 0), false, s.k, j > 0)

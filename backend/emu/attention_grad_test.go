@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
 	"octet/fp8"
 )
 
@@ -72,14 +73,14 @@ func TestAttentionGrad(t *testing.T) {
 				near(t, wantV, d.values(dv), 3e-6, what+": dv")
 			}
 			check("default kernel")
-			for _, kernel := range gemmKernels() {
+			for _, kernel := range gemm.Kernels() {
 				var whole [3][]float64
 				for _, split := range []bool{false, true} {
 					for _, x := range []*backend.Tensor{dq, dk, dv} {
 						require.NoError(t, d.Write(x, make([]byte, x.Bytes())))
 					}
 					(&binder{device: d}).attentionGradWith(kernel, op, split)()
-					what := fmt.Sprintf("%s, split %v", kernel.name, split)
+					what := fmt.Sprintf("%s, split %v", kernel.Name, split)
 					check(what)
 					got := [3][]float64{d.values(dq), d.values(dk), d.values(dv)}
 					if !split {

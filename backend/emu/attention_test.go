@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
 	"octet/fp8"
 )
 
@@ -116,10 +117,10 @@ func TestAttention(t *testing.T) {
 				wantOut, wantLSE := c.forward(d.values(q), d.values(k), d.values(v))
 				near(t, wantOut, d.values(out), 1e-6, "out")
 				near(t, wantLSE, d.values(lse), 1e-6, "lse")
-				for _, kernel := range gemmKernels() {
+				for _, kernel := range gemm.Kernels() {
 					require.NoError(t, d.Write(out, make([]byte, out.Bytes())))
 					(&binder{device: d}).attentionWith(kernel, op)()
-					near(t, wantOut, d.values(out), 1e-6, kernel.name)
+					near(t, wantOut, d.values(out), 1e-6, kernel.Name)
 				}
 			})
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
@@ -142,7 +143,7 @@ func benchmarkElementwise(b *testing.B, rows, cols, threads int, op func(s *elem
 	p := s.vars.Program("bench")
 	p.Add(op(s))
 	require.NoError(b, p.Err())
-	list, err := open("", backend.Options{Threads: threads})
+	list, err := Open("", backend.Options{Threads: threads})
 	require.NoError(b, err)
 	d := list[0].(*device)
 	defer d.Close()
@@ -151,7 +152,7 @@ func benchmarkElementwise(b *testing.B, rows, cols, threads int, op func(s *elem
 	s.fill(d)
 
 	bytes := p.Nodes()[0].Cost().Bytes
-	src, dst := alignedBytes(bytes/2), alignedBytes(bytes/2)
+	src, dst := pool.Bytes(bytes/2), pool.Bytes(bytes/2)
 	for i := range src {
 		src[i], dst[i] = 1, 1
 	}
@@ -166,7 +167,7 @@ func benchmarkElementwise(b *testing.B, rows, cols, threads int, op func(s *elem
 		start := time.Now()
 		require.NoError(b, x[0].Run(context.Background()))
 		middle := time.Now()
-		d.pool.run(ceilDiv(len(src), piece), transfer)
+		d.pool.Run(pool.CeilDiv(len(src), piece), transfer)
 		own = append(own, middle.Sub(start).Seconds())
 		peer = append(peer, time.Since(middle).Seconds())
 	}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
 
@@ -35,25 +36,25 @@ var _ = implement((*binder).embedGrad)
 // worker read long runs of each row and still balance the load.
 func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
 	ids, dout, grad := b.integers(o.IDs), b.rows(o.DOut), b.matrixOf(o.DTable)
-	tokens, vocab, cols := o.DOut.Rows(), grad.rows, grad.cols
-	width := roundUp(ceilDiv(cols, 2*b.pool.size()), 16)
+	tokens, vocab, cols := o.DOut.Rows(), grad.Rows, grad.Cols
+	width := pool.RoundUp(pool.CeilDiv(cols, 2*b.pool.Size()), 16)
 	buffers := b.scratch(width)
 	task := func(worker, task int) {
 		col := task * width
 		n := min(width, cols-col)
 		for token := range tokens {
 			if id := ids.at(token); uint(id) < uint(vocab) {
-				at := id*grad.ld + col
-				simd.Add(grad.f32[at:at+n], dout.piece(buffers[worker], token, col, n))
+				at := id*grad.LD + col
+				simd.Add(grad.F32[at:at+n], dout.piece(buffers[worker], token, col, n))
 			}
 		}
 	}
-	tasks := ceilDiv(cols, width)
+	tasks := pool.CeilDiv(cols, width)
 	zero := b.fill(&backend.Fill{Out: o.DTable})
 	return func() {
 		if !o.Accumulate {
 			zero()
 		}
-		b.pool.run(tasks, task)
+		b.pool.Run(tasks, task)
 	}
 }

@@ -52,11 +52,11 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 		}
 		return 1
 	})
-	e := &emitter{casts: make([]boundCast, 0, len(casts)), workerAmax: make([][16]uint32, b.pool.size())}
+	e := &emitter{casts: make([]boundCast, 0, len(casts)), workerAmax: make([][16]uint32, b.pool.Size())}
 	for i, c := range casts {
 		m := b.matrixOf(c.Out)
 		bound := boundCast{
-			dtype: m.dtype, ld: m.ld, cols: cols, elements: elements{m.f32, m.u16, m.u8},
+			dtype: m.DType, ld: m.LD, cols: cols, elements: elements{m.F32, m.U16, m.U8},
 			scaleSrc: b.f32(c.Scale), amax: b.f32(c.Amax), control: b.i32(c.Control),
 			name: fp8.NameKey(c.StreamName()), rounding: c.Rounding, tokens: c.Tokens,
 		}

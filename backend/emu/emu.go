@@ -8,6 +8,8 @@ import (
 
 	"octet/backend"
 	"octet/backend/arith"
+	"octet/backend/emu/gemm"
+	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
@@ -15,7 +17,7 @@ func init() {
 	backend.Register(backend.Driver{
 		Name:    "emu",
 		Spec:    spec,
-		Open:    open,
+		Open:    Open,
 		Outline: outline,
 		Probe:   probe,
 	})
@@ -46,9 +48,9 @@ func spec(model string) (backend.Spec, error) {
 type device struct {
 	name    string // "emu", "emu:h100"
 	spec    backend.Spec
-	amx     bool         // GEMMs use the arithmetic of gemm_amx.go
+	amx     bool         // GEMMs use the arithmetic of gemm/amx.go
 	model   *arith.Model // of FP8 GEMMs (fuse.go); nil: FP32 FMA
-	pool    *pool
+	pool    *pool.Pool
 	rank    int
 	group   *group
 	vars    backend.Bound
@@ -60,7 +62,7 @@ type device struct {
 	common  map[int][]float32 // by length
 }
 
-func open(model string, o backend.Options) ([]backend.Backend, error) {
+func Open(model string, o backend.Options) ([]backend.Backend, error) {
 	s, err := spec(model)
 	if err != nil {
 		return nil, err
@@ -80,19 +82,19 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	}
 	g := newGroup(ranks, waitLimit)
 	list := make([]backend.Backend, ranks)
-	kernel := gemmKernels()[0]
-	s.Arithmetic = kernel.name // the pair kernels (gemm_pairs.go) give the same bits
-	s.Device = kernel.label()
+	kernel := gemm.Kernels()[0]
+	s.Arithmetic = kernel.Name // the pair kernels (gemm/pairs.go) give the same bits
+	s.Device = kernel.Label()
 	var gemmModel *arith.Model
 	switch model {
 	case modelAMX:
 		s.Arithmetic = modelAMX + "+" + s.Arithmetic
 		s.Device = s.Arithmetic
-		if reason := amxAvailable(); reason != nil {
+		if reason := gemm.AMXAvailable(); reason != nil {
 			s.Device += fmt.Sprintf(", AMX computed in plain Go because %s", reason)
 		}
 	case "":
-		if amxProcessor() == nil {
+		if gemm.AMXProcessor() == nil {
 			s.Hint = "--backend emu:" + modelAMX + " uses this processor's matrix unit: faster, but results differ in the last bits"
 		}
 	default:
@@ -106,17 +108,17 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	}
 	for rank := range list {
 		d := &device{
-			name: name, spec: s, amx: model == modelAMX, model: gemmModel, pool: newPool(s.Threads), rank: rank, group: g,
+			name: name, spec: s, amx: model == modelAMX, model: gemmModel, pool: pool.New(s.Threads), rank: rank, group: g,
 			memory:  map[*backend.Tensor][]byte{},
 			extents: map[*backend.Tensor]*extents{},
 			buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
 		}
-		d.spec.Threads = d.pool.size() // the pool has no more workers than there are processors
+		d.spec.Threads = d.pool.Size() // the pool has no more workers than there are processors
 		unit := "threads"
-		if d.pool.size() == 1 {
+		if d.pool.Size() == 1 {
 			unit = "thread"
 		}
-		d.spec.Device = fmt.Sprintf("%d %s, %s", d.pool.size(), unit, s.Device)
+		d.spec.Device = fmt.Sprintf("%d %s, %s", d.pool.Size(), unit, s.Device)
 		list[rank] = d
 	}
 	return list, nil
@@ -157,22 +159,22 @@ func (d *device) Close() error {
 		return nil
 	}
 	d.group.close(errors.New("its backend was closed"), d.rank)
-	d.pool.close()
+	d.pool.Close()
 	return nil
 }
 
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	err := d.vars.Load(programs, func(fresh []*backend.Tensor) error {
 		for _, t := range fresh {
-			d.memory[t], d.extents[t] = alignedBytes(t.Bytes()), new(extents)
+			d.memory[t], d.extents[t] = pool.Bytes(t.Bytes()), new(extents)
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	plan := backend.MakePlan(arenaAlign, backend.PerOp, programs...)
-	arena := alignedBytes(plan.Bytes)
+	plan := backend.MakePlan(pool.CacheLine, backend.PerOp, programs...)
+	arena := pool.Bytes(plan.Bytes)
 	list := make([]backend.Executable, len(programs))
 	for i, p := range programs {
 		b := &binder{device: d, plan: plan, arena: arena}

@@ -87,7 +87,7 @@ func (tr *trial) scaled(t *backend.Tensor, scaleInv float32) *backend.Tensor {
 // load opens a device with the data and loads the program.
 func (tr *trial) load(threads int) (*device, backend.Executable) {
 	require.NoError(tr, tr.program.Err())
-	list, err := open("", backend.Options{Threads: threads})
+	list, err := Open("", backend.Options{Threads: threads})
 	require.NoError(tr, err)
 	d := list[0].(*device)
 	tr.Cleanup(func() { require.NoError(tr, d.Close()) })
@@ -96,7 +96,7 @@ func (tr *trial) load(threads int) (*device, backend.Executable) {
 	for t, raw := range tr.data {
 		require.NoError(tr, d.Write(t, raw))
 	}
-	for _, scratch := range d.pool.scratch { // kernels must not read what earlier ops left
+	for _, scratch := range d.pool.Scratch { // kernels must not read what earlier ops left
 		fillWith(scratch, float32(math.NaN()))
 	}
 	return d, x[0]
@@ -131,7 +131,7 @@ func (tr *trial) run() *device {
 
 func (tr *trial) equal(first, d *device) {
 	for t := range tr.vars.All() {
-		require.Equal(tr, first.memory[t], d.memory[t], "%s on %d threads", t, d.pool.size())
+		require.Equal(tr, first.memory[t], d.memory[t], "%s on %d threads", t, d.pool.Size())
 	}
 }
 
@@ -170,7 +170,7 @@ func near(t *testing.T, want, got []float64, tolerance float64, what string) {
 }
 
 func TestVariables(t *testing.T) {
-	list, err := open("", backend.Options{Threads: 1})
+	list, err := Open("", backend.Options{Threads: 1})
 	require.NoError(t, err)
 	require.Len(t, list, 1, "Ranks 0 means one rank")
 	d := list[0]
@@ -216,7 +216,7 @@ func TestVariables(t *testing.T) {
 }
 
 func TestOpenUnknownModel(t *testing.T) {
-	_, err := open("h9000", backend.Options{})
+	_, err := Open("h9000", backend.Options{})
 	require.ErrorContains(t, err, `unknown device model "h9000"`)
 }
 
@@ -230,7 +230,7 @@ func TestLoadRefuses(t *testing.T) {
 	z := tr.tensor("z", fp8.F16, nil, 4, 4)
 	z.Scale = tr.tensor("z.scale_inv", fp8.E8M0, nil, 1)
 
-	list, err := open("gaudi2", backend.Options{Threads: 1})
+	list, err := Open("gaudi2", backend.Options{Threads: 1})
 	require.NoError(t, err)
 	d := list[0].(*device)
 	defer d.Close()

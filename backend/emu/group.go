@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"octet/backend"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
 
@@ -212,7 +213,7 @@ func (b *binder) collective(n *backend.Node, mine offer, tasks int, task func(wo
 		if err := g.rendezvous(ctx, rank, what, mine); err != nil {
 			return err
 		}
-		b.pool.run(tasks, task)
+		b.pool.Run(tasks, task)
 		return g.wait(ctx, rank, what)
 	}
 }
@@ -229,8 +230,8 @@ func (b *binder) allReduce(node *backend.Node, o *backend.AllReduce) (kernel, er
 		mine.op, first, combine = "allreduce (max)", 0, simd.MaxMagnitudes
 	}
 	n, offers := len(mine.f32), b.group.offers
-	chunks := ceilDiv(n, taskElems)
-	own := ceilDiv(chunks-b.rank, len(offers))
+	chunks := pool.CeilDiv(n, taskElems)
+	own := pool.CeilDiv(chunks-b.rank, len(offers))
 	return b.collective(node, mine, own, func(_, task int) {
 		from := (task*len(offers) + b.rank) * taskElems
 		to := min(n, from+taskElems)
@@ -252,7 +253,7 @@ func (b *binder) reduceScatter(node *backend.Node, o *backend.ReduceScatter) (ke
 	if len(mine.f32) != n*len(offers) {
 		return nil, fmt.Errorf("operand X must have %d times the elements of Out, one part for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
 	}
-	return b.collective(node, mine, ceilDiv(n, taskElems), func(_, task int) {
+	return b.collective(node, mine, pool.CeilDiv(n, taskElems), func(_, task int) {
 		from := task * taskElems
 		to := min(n, from+taskElems)
 		part := b.rank * n

@@ -18,7 +18,7 @@ import (
 // ranks opens n devices with the same program; write gives each its data.
 func (tr *trial) ranks(n int, write func(rank int, d *device)) ([]*device, []backend.Executable) {
 	require.NoError(tr, tr.program.Err())
-	list, err := open("", backend.Options{Threads: 2 * n, Ranks: n})
+	list, err := Open("", backend.Options{Threads: 2 * n, Ranks: n})
 	require.NoError(tr, err)
 	devices, programs := make([]*device, n), make([]backend.Executable, n)
 	for rank := range n {
@@ -112,7 +112,7 @@ func TestCollectives(t *testing.T) {
 func TestCollectivesOfOtherSizesAreRefused(t *testing.T) {
 	vars := backend.NewVars()
 	x, y := vars.Tensor(backend.Output, "x", fp8.F32, 4), vars.Tensor(backend.Output, "y", fp8.F32, 4)
-	list, err := open("", backend.Options{Threads: 2, Ranks: 2})
+	list, err := Open("", backend.Options{Threads: 2, Ranks: 2})
 	require.NoError(t, err)
 	for what, op := range map[string]backend.Op{
 		"X must have 2 times the elements of Out": &backend.ReduceScatter{X: x, Out: y},
@@ -151,7 +151,7 @@ func TestRankStops(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			vars := backend.NewVars()
 			x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
-			list, err := open("", backend.Options{Threads: 3, Ranks: 3})
+			list, err := Open("", backend.Options{Threads: 3, Ranks: 3})
 			require.NoError(t, err)
 			programs := make([]backend.Executable, 3)
 			for rank, d := range list {
@@ -193,7 +193,7 @@ func TestRankStops(t *testing.T) {
 // All ranks get what the observer of one rank finds, without waiting for that rank.
 func TestFindingOfOneRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		list, err := open("", backend.Options{Threads: 2, Ranks: 2})
+		list, err := Open("", backend.Options{Threads: 2, Ranks: 2})
 		require.NoError(t, err)
 		var found [2]*backend.NonFinite
 		errs := together(2, func(rank int) (err error) {
@@ -283,7 +283,7 @@ func TestRankThatFails(t *testing.T) {
 	vars := backend.NewVars()
 	x, cache := vars.Tensor(backend.Output, "x", fp8.F32, 4, 1), vars.Tensor(backend.Output, "cache", fp8.F32, 4, 1)
 	control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
-	list, err := open("", backend.Options{Threads: 3, Ranks: 3})
+	list, err := Open("", backend.Options{Threads: 3, Ranks: 3})
 	require.NoError(t, err)
 	errs := together(3, func(rank int) error {
 		p := vars.Program("p")
@@ -314,7 +314,7 @@ func TestRankThatFails(t *testing.T) {
 // groupOfThree returns three ranks with two programs: an all-reduce, and twenty ops followed
 // by an all-reduce.
 func groupOfThree(t *testing.T) (list []backend.Backend, first, second []backend.Executable) {
-	list, err := open("", backend.Options{Threads: 3, Ranks: 3})
+	list, err := Open("", backend.Options{Threads: 3, Ranks: 3})
 	require.NoError(t, err)
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
@@ -336,7 +336,7 @@ func TestDifferentPrograms(t *testing.T) {
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
 	y := vars.Tensor(backend.Output, "y", fp8.F32, 8)
-	list, err := open("", backend.Options{Threads: 2, Ranks: 2})
+	list, err := Open("", backend.Options{Threads: 2, Ranks: 2})
 	require.NoError(t, err)
 	errs := together(2, func(rank int) error {
 		defer list[rank].Close()

@@ -40,14 +40,14 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 			for col := 0; col < cols; col += width {
 				n, scale := min(width, cols-col), scales.at(block)
 				block++
-				s.add(line[col:col+n], codes.u8[row*codes.ld+col:][:n], values, scale, limit*scale)
+				s.add(line[col:col+n], codes.U8[row*codes.LD+col:][:n], values, scale, limit*scale)
 			}
 		}
 		sums[task] = s
 	}
 	elems := float64(o.X.Elems())
 	return func() {
-		b.pool.run(count, task)
+		b.pool.Run(count, task)
 		var all castSums
 		for _, s := range sums {
 			all.saturated += s.saturated
@@ -149,5 +149,5 @@ func (b *binder) rowCosine(o *backend.RowCosine) func() {
 			out[i], out[ld+i], out[2*ld+i] = float32(cosine), float32(math.Sqrt(uu)), float32(math.Sqrt(vv))
 		}
 	}
-	return func() { b.pool.run(count, task) }
+	return func() { b.pool.Run(count, task) }
 }

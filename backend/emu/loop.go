@@ -55,7 +55,7 @@ func (b *binder) loop(from backend.Loop) func() {
 		emitters = append(emitters, b.emitter(casts, n))
 		l.out = append(l.out, loopOutput{emitters[len(emitters)-1], n, buffers(n)})
 	}
-	for range b.pool.size() {
+	for range b.pool.Size() {
 		l.outArgs = append(l.outArgs, loopArgs(len(l.out)))
 		l.inArgs = append(l.inArgs, loopArgs(len(l.in)))
 	}
@@ -68,7 +68,7 @@ func (b *binder) loop(from backend.Loop) func() {
 			l.compute(worker, row, 0, widest)
 		}
 	}
-	return storing(func() { b.pool.run(tasks, task) }, emitters...)
+	return storing(func() { b.pool.Run(tasks, task) }, emitters...)
 }
 
 // loopArgs returns n slices in memory that shares no cache line with another worker's.

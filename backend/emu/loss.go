@@ -32,11 +32,11 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	}
 	var invTokens float32
 	valid, cols, nan := o.Valid, logits.cols, float32(math.NaN())
-	b.pool.reserve(lossPiece + cols)
+	b.pool.Reserve(lossPiece + cols)
 	tokens := o.Logits.Rows()
 	tasks, height := rowTasks(tokens, cols)
 	task := func(worker, task int) {
-		scratch := b.pool.scratch[worker]
+		scratch := b.pool.Scratch[worker]
 		buffer, grad := scratch[:lossPiece], scratch[lossPiece:lossPiece+cols]
 		for t := task * height; t < min(tokens, (task+1)*height); t++ {
 			target, scale := targets.at(t), float32(0)
@@ -69,7 +69,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	}
 	run := func() {
 		invTokens = readControl(words).InvTokens
-		b.pool.run(tasks, task)
+		b.pool.Run(tasks, task)
 	}
 	if gradient == nil {
 		return run

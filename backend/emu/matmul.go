@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
 	"octet/fp8"
 )
 
@@ -19,13 +20,13 @@ func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 		return nil, b.unsupported("%s × %s, A is %s and B is %s; it multiplies %s", o.A.DType, o.B.DType, o.A, o.B, listed(m.Pairs))
 	}
 	blocked := scaledByBlock(o.A) || scaledByBlock(o.B)
-	multiply := newGemm
-	if b.amx && !blocked && amxMultiplies(o.A.DType, o.B.DType) {
-		multiply = newAMXGemm
+	multiply := gemm.New
+	if b.amx && !blocked && gemm.AMXMultiplies(o.A.DType, o.B.DType) {
+		multiply = gemm.NewAMX
 	}
 	run := 0 // promotion interval in elements of k; 0: none
 	if m := b.model; m != nil && o.A.DType.IsFP8() {
-		multiply = fusedGemm(m.Sum)
+		multiply = gemm.NewFused(m.Sum)
 		if o.Accum == backend.Promoted {
 			run = m.Promote
 		}
@@ -34,30 +35,30 @@ func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 	switch {
 	case err != nil:
 	case blocked:
-		err = g.scaleBlocks(b.blockScales(o.A), b.blockScales(o.B), run)
-	case run > 0 && run < g.k:
-		err = g.scaleBlocks(blockScales{}, blockScales{}, run)
+		err = g.ScaleBlocks(b.blockScales(o.A), b.blockScales(o.B), run)
+	case run > 0 && run < g.K:
+		err = g.ScaleBlocks(gemm.BlockScales{}, gemm.BlockScales{}, run)
 	}
 	if err != nil {
 		return nil, b.unsupported("%w; A is %s, B is %s", err, o.A, o.B)
 	}
-	e := epilogue{
-		alpha: 1, rowScale: b.f32(o.RowScale), colScale: b.f32(o.ColScale),
-		accumulate: o.Accumulate, outScale: b.f32(o.OutScale),
+	e := gemm.Epilogue{
+		Alpha: 1, RowScale: b.f32(o.RowScale), ColScale: b.f32(o.ColScale),
+		Accumulate: o.Accumulate, OutScale: b.f32(o.OutScale),
 	}
 	if o.Residual != nil {
-		e.residual = b.matrixOf(o.Residual)
+		e.Residual = b.matrixOf(o.Residual)
 	}
 	if o.Amax != nil {
-		e.amax = &b.f32(o.Amax)[0]
+		e.Amax = &b.f32(o.Amax)[0]
 	}
 	if blocked {
-		return compute(func() { g.run(e) }), nil
+		return compute(func() { g.Run(e) }), nil
 	}
 	scaleA, scaleB := b.f32(o.A.Scale), b.f32(o.B.Scale)
 	return compute(func() {
-		e.alpha = scaleValue(scaleA) * scaleValue(scaleB)
-		g.run(e)
+		e.Alpha = scaleValue(scaleA) * scaleValue(scaleB)
+		g.Run(e)
 	}), nil
 }
 
@@ -76,15 +77,15 @@ func scaledByBlock(t *backend.Tensor) bool {
 }
 
 // blockScales binds the scales of an operand.
-func (b *binder) blockScales(t *backend.Tensor) blockScales {
-	s := blockScales{rows: t.Block.Rows, cols: t.Block.Cols}
-	_, s.across = t.Block.ScaleShape(t.Rows(), t.Cols())
+func (b *binder) blockScales(t *backend.Tensor) gemm.BlockScales {
+	s := gemm.BlockScales{Rows: t.Block.Rows, Cols: t.Block.Cols}
+	_, s.Across = t.Block.ScaleShape(t.Rows(), t.Cols())
 	switch {
 	case t.Scale == nil:
 	case t.Scale.DType == fp8.E8M0:
-		s.e8m0 = slice[uint8](b, t.Scale)
+		s.E8M0 = slice[uint8](b, t.Scale)
 	default:
-		s.f32 = b.f32(t.Scale)
+		s.F32 = b.f32(t.Scale)
 	}
 	return s
 }

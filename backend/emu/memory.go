@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
@@ -66,7 +68,7 @@ func slice[E float32 | int32 | uint16 | uint8](b *binder, t *backend.Tensor) []E
 	if t == nil {
 		return nil
 	}
-	return view[E](b.bytes(t))
+	return pool.View[E](b.bytes(t))
 }
 
 func (b *binder) f32(t *backend.Tensor) []float32 { return slice[float32](b, t) }
@@ -173,15 +175,15 @@ func (r *rows) piece(buffer []float32, row, col, n int) []float32 {
 }
 
 // matrixOf binds t as a GEMM operand.
-func (b *binder) matrixOf(t *backend.Tensor) matrix {
-	m := matrix{dtype: t.DType, rows: t.Rows(), cols: t.Cols(), ld: t.LD}
+func (b *binder) matrixOf(t *backend.Tensor) gemm.Matrix {
+	m := gemm.Matrix{DType: t.DType, Rows: t.Rows(), Cols: t.Cols(), LD: t.LD}
 	switch t.DType.Size() {
 	case 4:
-		m.f32 = b.f32(t)
+		m.F32 = b.f32(t)
 	case 2:
-		m.u16 = slice[uint16](b, t)
+		m.U16 = slice[uint16](b, t)
 	default:
-		m.u8 = slice[uint8](b, t)
+		m.U8 = slice[uint8](b, t)
 	}
 	return m
 }
@@ -196,9 +198,9 @@ func (b *binder) scratch(n int) [][]float32 {
 	b.taken++
 	list := b.buffers[key]
 	if list == nil {
-		list = make([][]float32, b.pool.size())
+		list = make([][]float32, b.pool.Size())
 		for i := range list {
-			list[i] = view[float32](workerBytes(int64(n) * 4))
+			list[i] = pool.View[float32](pool.WorkerBytes(int64(n) * 4))
 		}
 		b.buffers[key] = list
 	}
@@ -209,7 +211,7 @@ func (b *binder) scratch(n int) [][]float32 {
 // share them, since ops run one after another.
 func (b *binder) shared(n int) []float32 {
 	if b.common[n] == nil {
-		b.common[n] = view[float32](alignedBytes(int64(n) * 4))
+		b.common[n] = pool.View[float32](pool.Bytes(int64(n) * 4))
 	}
 	return b.common[n]
 }

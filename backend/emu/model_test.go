@@ -25,7 +25,7 @@ func TestDeviceModelAMX(t *testing.T) {
 	}
 	ca, cb := codes(m*k), codes(k*n)
 	multiply := func(model string) []byte {
-		devices, err := open(model, backend.Options{Threads: 2})
+		devices, err := Open(model, backend.Options{Threads: 2})
 		require.NoError(t, err)
 		d := devices[0]
 		defer func() { require.NoError(t, d.Close()) }()
@@ -51,7 +51,7 @@ func TestDeviceModelAMX(t *testing.T) {
 	require.NotEqual(t, chain, amx)
 	require.Equal(t, amx, multiply(modelAMX))
 
-	devices, err := open(modelAMX, backend.Options{})
+	devices, err := Open(modelAMX, backend.Options{})
 	require.NoError(t, err)
 	require.Contains(t, devices[0].Spec().Arithmetic, modelAMX)
 	require.NoError(t, devices[0].Close())

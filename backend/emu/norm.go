@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
 
@@ -28,7 +29,7 @@ func (b *binder) rmsNorm(o *backend.RMSNorm) func() {
 			e.store(worker, r, 0, out)
 		}
 	}
-	return storing(func() { b.pool.run(tasks, task) }, e)
+	return storing(func() { b.pool.Run(tasks, task) }, e)
 }
 
 // gainRows is how many rows one partial sum of DGain covers: enough that the partial
@@ -45,7 +46,7 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 	gain, invRMS, dgain := b.f32(o.Gain), b.f32(o.InvRMS), b.f32(o.DGain)
 	e := b.emitter(o.DX, x.cols)
 	tokens, cols := o.X.Rows(), x.cols
-	chunks := ceilDiv(tokens, gainRows)
+	chunks := pool.CeilDiv(tokens, gainRows)
 	partial := b.shared(chunks * cols)
 
 	inputs, gradients, results := b.scratch(cols), b.scratch(cols), b.scratch(cols)
@@ -77,7 +78,7 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 		}
 	})
 	return storing(func() {
-		b.pool.run(chunks, rowsTask)
+		b.pool.Run(chunks, rowsTask)
 		columns()
 	}, e)
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
 
@@ -55,7 +56,7 @@ func (b *binder) eachSpan(n int, f func(worker, span int)) func() {
 			f(worker, s)
 		}
 	}
-	return func() { b.pool.run(ceilDiv(n, taskSpans), task) }
+	return func() { b.pool.Run(pool.CeilDiv(n, taskSpans), task) }
 }
 
 // squareSpan is the elements of a span of SumSquares. It is long because prefetches at
@@ -71,17 +72,17 @@ func (b *binder) sumSquares(o *backend.SumSquares) func() {
 	}
 	all, out := spans(o.X, squareSpan), b.f32(o.Out)
 	partial := make([]float64, len(all))
-	b.pool.reserve(squareSpan)
+	b.pool.Reserve(squareSpan)
 	task := func(worker, task int) {
 		s := &all[task]
-		x := list[s.tensor].piece(b.pool.scratch[worker], s.row, s.col, s.n)
+		x := list[s.tensor].piece(b.pool.Scratch[worker], s.row, s.col, s.n)
 		partial[task] = simd.SumSquares(x)
 		if e := noted[s.tensor]; e.wanted() {
 			e.note(s.col, x)
 		}
 	}
 	return func() {
-		b.pool.run(len(all), task)
+		b.pool.Run(len(all), task)
 		for _, e := range noted {
 			if e.wanted() {
 				e.known = true

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
@@ -20,7 +21,7 @@ const copyElems = 40 << 20
 // benchmarkBesideCopy alternates f, which moves the given number of bytes, with a copy
 // of large arrays. It reports the median rate of f and its share of the copy bandwidth,
 // both counting bytes read and written.
-func benchmarkBesideCopy(b *testing.B, p *pool, bytes int, f func()) {
+func benchmarkBesideCopy(b *testing.B, p *pool.Pool, bytes int, f func()) {
 	from, to := make([]float64, copyElems), make([]float64, copyElems)
 	clear(from)
 	clear(to)
@@ -33,7 +34,7 @@ func benchmarkBesideCopy(b *testing.B, p *pool, bytes int, f func()) {
 	f()
 	for b.Loop() {
 		start := time.Now()
-		p.run(tasks, copying)
+		p.Run(tasks, copying)
 		copied := 2 * 8 * copyElems / time.Since(start).Seconds()
 		start = time.Now()
 		f()
@@ -116,7 +117,7 @@ func noise(d *device, x *backend.Tensor) {
 }
 
 func benchmarkDevice(b *testing.B, vars *backend.Vars, threads int) *device {
-	list, err := open("", backend.Options{Threads: threads})
+	list, err := Open("", backend.Options{Threads: threads})
 	require.NoError(b, err)
 	_, err = list[0].Load(vars.Program("none")) // which allocates the variables
 	require.NoError(b, err)

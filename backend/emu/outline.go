@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
+	"octet/backend/emu/pool"
 )
 
 // Memory of a process besides tensors: Go's runtime, mostly its free lists for each
@@ -18,7 +20,7 @@ const (
 // GEMMs need the most scratch, to decode and pack operands; other ops share it. The
 // device models and AMX need about as much.
 func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, err error) {
-	o.Temps = backend.MakePlan(arenaAlign, backend.PerOp, programs...).Bytes
+	o.Temps = backend.MakePlan(pool.CacheLine, backend.PerOp, programs...).Bytes
 	scratch, ops := 0, 0
 	for _, p := range programs {
 		ops += len(p.Nodes())
@@ -34,7 +36,7 @@ func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, er
 	}
 	name := fmt.Sprintf("scratch of %d %s", s.Threads, unit)
 	o.Extra = []backend.Share{
-		{Name: name, Bytes: int64(s.Threads) * (4*int64(scratch) + workerGap)},
+		{Name: name, Bytes: int64(s.Threads) * (4*int64(scratch) + pool.WorkerGap)},
 		{Name: "Go's runtime and ops", Bytes: runtimeBytes + int64(ops)*opBytes},
 	}
 	return o, nil
@@ -46,5 +48,5 @@ func scratchOf(o *backend.MatMul, threads int) int {
 	if o.TransA {
 		k = o.A.Rows()
 	}
-	return gemmScratch(o.Out.Rows(), o.Out.Cols(), k, o.TransA, threads)
+	return gemm.Scratch(o.Out.Rows(), o.Out.Cols(), k, o.TransA, threads)
 }

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
+	"octet/backend/emu/pool"
 )
 
 // meter implements backend.Meter on the device's own pool, so that its rates are for the
@@ -33,30 +35,30 @@ const (
 // FLOPs runs the micro-kernel that multiplies FP8 operands, on packed words in the
 // first-level cache. Every worker stops by the clock, so none waits for another.
 func (m *meter) FLOPs() float64 {
-	k := gemmKernels()[0]
-	multiply, each := k.multiply, 1 // multiplications per word
-	if k.pairs != nil && m.model == nil && !m.amx {
-		multiply, each = k.pairs.multiply, 2
+	k := gemm.Kernels()[0]
+	multiply, each := k.Multiply, 1 // multiplications per word
+	if k.Pairs != nil && m.model == nil && !m.amx {
+		multiply, each = k.Pairs.Multiply, 2
 	}
 	if m.operands == nil {
-		m.operands = make([][]float32, m.pool.size())
+		m.operands = make([][]float32, m.pool.Size())
 		for w := range m.operands {
-			x := view[float32](alignedBytes(4 * int64(peakDepth*k.mr+peakDepth*k.nr+k.mr*k.nr)))
+			x := pool.View[float32](pool.Bytes(4 * int64(peakDepth*k.MR+peakDepth*k.NR+k.MR*k.NR)))
 			m.operands[w] = x
 			for i := range x {
 				x[i] = 1
 			}
 		}
-		m.calls = make([][8]int, m.pool.size())
+		m.calls = make([][8]int, m.pool.Size())
 	}
 	clear(m.calls)
 	start := time.Now()
-	m.pool.run(m.pool.size(), func(worker, task int) {
-		a, rest := m.operands[worker][:peakDepth*k.mr], m.operands[worker][peakDepth*k.mr:]
-		b, c := rest[:peakDepth*k.nr], rest[peakDepth*k.nr:]
+	m.pool.Run(m.pool.Size(), func(worker, task int) {
+		a, rest := m.operands[worker][:peakDepth*k.MR], m.operands[worker][peakDepth*k.MR:]
+		b, c := rest[:peakDepth*k.NR], rest[peakDepth*k.NR:]
 		for m.calls[task][0] == 0 || time.Since(start) < flopsBurst {
 			for range peakCalls {
-				multiply(peakDepth, k.mr, a, peakDepth, 1, b, c, false)
+				multiply(peakDepth, k.MR, a, peakDepth, 1, b, c, false)
 			}
 			m.calls[task][0] += peakCalls
 		}
@@ -65,7 +67,7 @@ func (m *meter) FLOPs() float64 {
 	for _, n := range m.calls {
 		calls += n[0]
 	}
-	return float64(calls) * float64(2*each*k.mr*k.nr*peakDepth) / elapsed.Seconds()
+	return float64(calls) * float64(2*each*k.MR*k.NR*peakDepth) / elapsed.Seconds()
 }
 
 const (
@@ -78,7 +80,7 @@ const (
 // Bytes copies one array to another, in pieces that the workers share.
 func (m *meter) Bytes() float64 {
 	if m.from == nil {
-		m.from, m.to = alignedBytes(copyBytes), alignedBytes(copyBytes)
+		m.from, m.to = pool.Bytes(copyBytes), pool.Bytes(copyBytes)
 		// Unwritten pages all map to one page of zeros, which would stay in the cache.
 		m.pieces(func(to, from []byte) {
 			for i := 0; i < len(from); i += 4096 { // no system's pages are smaller
@@ -94,7 +96,7 @@ func (m *meter) Bytes() float64 {
 
 func (m *meter) pieces(f func(to, from []byte)) {
 	const n = copyBytes / copyTasks
-	m.pool.run(copyTasks, func(_, task int) {
+	m.pool.Run(copyTasks, func(_, task int) {
 		at := task * n
 		f(m.to[at:at+n], m.from[at:at+n])
 	})

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
 )
 
 func TestMeter(t *testing.T) {
@@ -16,15 +17,15 @@ func TestMeter(t *testing.T) {
 		m := list[0].(backend.Metered).Meter().(*meter)
 		require.Positive(t, m.FLOPs())
 		require.Nil(t, m.from, "FLOPs allocates no memory for the copy")
-		k := gemmKernels()[0]
+		k := gemm.Kernels()[0]
 		for _, x := range m.operands {
 			// Sums of peakDepth ones: the counted work was done. A worker without a
 			// task still has its ones.
-			c := x[peakDepth*(k.mr+k.nr):]
+			c := x[peakDepth*(k.MR+k.NR):]
 			require.Contains(t, []float32{1, peakDepth}, c[0])
-			require.Equal(t, c[0], c[k.mr*k.nr-1])
+			require.Equal(t, c[0], c[k.MR*k.NR-1])
 		}
-		require.Equal(t, float32(peakDepth), m.operands[0][peakDepth*(k.mr+k.nr)], "worker 0 ran a task")
+		require.Equal(t, float32(peakDepth), m.operands[0][peakDepth*(k.MR+k.NR)], "worker 0 ran a task")
 		require.Positive(t, m.Bytes())
 		require.Equal(t, m.from, m.to)
 		require.EqualValues(t, 1, m.to[copyBytes-4096])

@@ -5,13 +5,14 @@ import (
 	"runtime"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
 )
 
 // probe reports what determines the speed: the instruction set of the GEMM and the number
 // of threads.
 func probe() []backend.Finding {
-	kernel := gemmKernels()[0]
-	kernels := backend.Finding{What: "matrix kernels", OK: kernel != &goKernel, Detail: kernel.label()}
+	kernel := gemm.Kernels()[0]
+	kernels := backend.Finding{What: "matrix kernels", OK: kernel != &gemm.Go, Detail: kernel.Label()}
 	if !kernels.OK {
 		kernels.Detail += fmt.Sprintf(": this build has no assembly for %s with this processor's instructions; GEMMs are slower, and those of FP32 and attention differ in their last bits", runtime.GOARCH)
 		if runtime.GOARCH == "amd64" {
@@ -19,7 +20,7 @@ func probe() []backend.Finding {
 		}
 	}
 	matrixUnit := backend.Finding{What: "AMX", Optional: true, OK: true, Detail: "available: --backend emu:amx trains faster, with other last bits"}
-	if reason := amxAvailable(); reason != nil {
+	if reason := gemm.AMXAvailable(); reason != nil {
 		matrixUnit.OK, matrixUnit.Detail = false, reason.Error()
 	}
 	return []backend.Finding{kernels, matrixUnit, {

@@ -76,7 +76,7 @@ func (b *binder) amax(o *backend.Amax) func() {
 	x, out := b.rows(o.X), b.f32(o.Out)
 	buffers := b.pieceBuffers(x.cols)
 	if len(out) == 1 {
-		top := make([][16]uint32, b.pool.size())
+		top := make([][16]uint32, b.pool.Size())
 		run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
 			maxBits(&top[worker][0], fp8.Amax(x.piece(buffers[worker], row, col, n)))
 		})
@@ -185,12 +185,12 @@ func (b *binder) fill(o *backend.Fill) func() {
 	out := b.matrixOf(o.Out)
 	bf16 := []uint16{0}
 	fp8.EncodeBF16(bf16, []float32{o.Value})
-	return b.pieces(out.rows, out.cols, func(_, row, col, n int) {
-		at := row*out.ld + col
-		if out.dtype == fp8.F32 {
-			fillWith(out.f32[at:at+n], o.Value)
+	return b.pieces(out.Rows, out.Cols, func(_, row, col, n int) {
+		at := row*out.LD + col
+		if out.DType == fp8.F32 {
+			fillWith(out.F32[at:at+n], o.Value)
 		} else {
-			fillWith(out.u16[at:at+n], bf16[0])
+			fillWith(out.U16[at:at+n], bf16[0])
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
@@ -58,12 +59,12 @@ func (b *binder) blockCast(load loader, c backend.Cast, rows, cols int) func() {
 	}
 	q.split(c.Transpose)
 	q.maxima, q.scaled = b.scratch(q.piece), b.scratch(q.piece)
-	q.scales = b.scratch(q.wide * ceilDiv(q.taskRows, q.height))
-	across := ceilDiv(cols, q.taskCols)
+	q.scales = b.scratch(q.wide * pool.CeilDiv(q.taskRows, q.height))
+	across := pool.CeilDiv(cols, q.taskCols)
 	task := func(worker, task int) {
 		q.run(worker, task/across*q.taskRows, task%across*q.taskCols)
 	}
-	return storing(func() { b.pool.run(ceilDiv(rows, q.taskRows)*across, task) }, q.store)
+	return storing(func() { b.pool.Run(pool.CeilDiv(rows, q.taskRows)*across, task) }, q.store)
 }
 
 // Maximum columns of a task whose blocks have many rows. The second visit should find
@@ -86,12 +87,12 @@ func (q *blockCast) split(transposed bool) {
 	}
 	q.taskCols = min(q.cols, max(1, q.piece/q.width)*q.width)
 	q.piece = min(q.piece, q.taskCols)
-	q.wide = ceilDiv(q.taskCols, q.width)
+	q.wide = pool.CeilDiv(q.taskCols, q.width)
 	q.taskRows = max(1, taskElems/q.taskCols)
 	if transposed {
 		q.taskRows = stripRows
 	}
-	q.taskRows = min(roundUp(q.taskRows, q.height), q.rows)
+	q.taskRows = min(pool.RoundUp(q.taskRows, q.height), q.rows)
 }
 
 // run casts a task's blocks, the first of which begins at (top, left).
@@ -99,7 +100,7 @@ func (q *blockCast) run(worker, top, left int) {
 	bottom, right := min(top+q.taskRows, q.rows), min(left+q.taskCols, q.cols)
 	scales := q.scales[worker]
 	for row := top; row < bottom; row += q.height {
-		s := scales[(row-top)/q.height*q.wide:][:ceilDiv(right-left, q.width)]
+		s := scales[(row-top)/q.height*q.wide:][:pool.CeilDiv(right-left, q.width)]
 		clear(s)
 		for col := left; col < right; col += q.piece {
 			q.fold(s, worker, row, col, left, min(q.piece, right-col))

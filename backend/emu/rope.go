@@ -20,11 +20,11 @@ func (b *binder) rope(o *backend.Rope) func() {
 		sign = -1
 	}
 	var position int
-	b.pool.reserve(2 * x.cols)
+	b.pool.Reserve(2 * x.cols)
 	total := o.X.Rows()
 	tasks, height := rowTasks(total, x.cols)
 	task := func(worker, task int) {
-		scratch := b.pool.scratch[worker]
+		scratch := b.pool.Scratch[worker]
 		buffer, out := scratch[:x.cols], scratch[x.cols:2*x.cols]
 		for r := task * height; r < min(total, (task+1)*height); r++ {
 			in := x.row(buffer, r)
@@ -36,7 +36,7 @@ func (b *binder) rope(o *backend.Rope) func() {
 	return storing(func() {
 		position = int(readControl(words).Position)
 		table.cover(position, o.Seq)
-		b.pool.run(tasks, task)
+		b.pool.Run(tasks, task)
 	}, e)
 }
 

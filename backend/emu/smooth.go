@@ -96,5 +96,5 @@ func (b *binder) swiGLUPerToken(o *backend.SwiGLU) func() {
 			e.store(worker, r, 0, a)
 		}
 	}
-	return storing(func() { b.pool.run(tasks, task) }, e)
+	return storing(func() { b.pool.Run(tasks, task) }, e)
 }

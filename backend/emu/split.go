@@ -1,5 +1,7 @@
 package emu
 
+import "octet/backend/emu/pool"
+
 // This file splits elementwise ops into tasks. The split depends only on the shape, and
 // one task computes each element, so results do not depend on the number of threads.
 
@@ -20,7 +22,7 @@ func (b *binder) pieces(rows, cols int, f func(worker, row, col, n int)) func() 
 // blocks returns a function that runs f over tasks of height rows and width columns. A
 // task handles its rows from top to bottom.
 func (b *binder) blocks(rows, cols, height, width int, f func(worker, row, col, n int)) func() {
-	across := ceilDiv(cols, width)
+	across := pool.CeilDiv(cols, width)
 	task := func(worker, task int) {
 		col := task % across * width
 		n := min(width, cols-col)
@@ -29,7 +31,7 @@ func (b *binder) blocks(rows, cols, height, width int, f func(worker, row, col, 
 			f(worker, row, col, n)
 		}
 	}
-	return func() { b.pool.run(ceilDiv(rows, height)*across, task) }
+	return func() { b.pool.Run(pool.CeilDiv(rows, height)*across, task) }
 }
 
 // pieceElems is the maximum number of elements of a call of f: few enough that an op's
@@ -39,7 +41,7 @@ const pieceElems = 2048
 // pieceWidth returns the length of the equal pieces of a row of cols elements: whole cache
 // lines.
 func pieceWidth(cols int) int {
-	return roundUp(ceilDiv(cols, ceilDiv(cols, pieceElems)), 16)
+	return pool.RoundUp(pool.CeilDiv(cols, pool.CeilDiv(cols, pieceElems)), 16)
 }
 
 // pieceBuffers returns, for each worker, a buffer for a piece of a row of cols elements.

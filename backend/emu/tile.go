@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
 
@@ -28,13 +30,13 @@ func (s sheet) row(i, n int) []float32 { return s.x[i*s.ld:][:n] }
 // maxTileRows is at least the mr of any kernel.
 const maxTileRows = 16
 
-// multiplyInto is gemmKernel.multiply with b[l,j] at l·ldb + j and c[i,j] at i·ldc + j. It
+// multiplyInto is gemm.Kernel's Multiply with b[l,j] at l·ldb + j and c[i,j] at i·ldc + j. It
 // stores rows rows, at most mr, and cols columns, rounded up to a multiple of nr.
 type multiplyInto func(k, rows, cols int, a []float32, step, stepK int, b []float32, ldb int, c []float32, ldc int, load bool)
 
 // tiles multiplies with one kernel, in one worker's scratch.
 type tiles struct {
-	*gemmKernel
+	*gemm.Kernel
 	inPlace       multiplyInto
 	panel, corner []float32 // [depth, nr] and [mr, nr], if inPlace is nil
 
@@ -55,10 +57,10 @@ const prefetchRows = 16
 // expect registers rows×cols elements of m, from (row, col) on, to be read or written
 // soon; each matMul prefetches some of their rows. The rows of one head are too short for
 // the hardware prefetcher. expect ignores elements if all entries are in use.
-func (t *tiles) expect(m *matrix, row, col, rows, cols int) {
+func (t *tiles) expect(m *gemm.Matrix, row, col, rows, cols int) {
 	for i := range t.expected {
 		if t.expected[i].rows == 0 {
-			t.expected[i] = rowsInMemory{m.address(row, col), m.ld * m.dtype.Size(), rows, cols * m.dtype.Size()}
+			t.expected[i] = rowsInMemory{m.Address(row, col), m.LD * m.DType.Size(), rows, cols * m.DType.Size()}
 			return
 		}
 	}
@@ -68,7 +70,7 @@ func (t *tiles) expect(m *matrix, row, col, rows, cols int) {
 func (t *tiles) expectStore(e *emitter, row, col, rows, cols int) {
 	for i := range e.casts {
 		if c := &e.casts[i]; c.strips == nil {
-			t.expect(&matrix{dtype: c.dtype, ld: c.ld, f32: c.f32, u16: c.u16, u8: c.u8}, row, col, rows, cols)
+			t.expect(&gemm.Matrix{DType: c.dtype, LD: c.ld, F32: c.f32, U16: c.u16, U8: c.u8}, row, col, rows, cols)
 		}
 	}
 }
@@ -90,10 +92,10 @@ func (t *tiles) prefetchNext() {
 	}
 }
 
-func newTiles(kernel *gemmKernel, depth int, c *carver) tiles {
-	t := tiles{gemmKernel: kernel, inPlace: inPlace(kernel)}
+func newTiles(kernel *gemm.Kernel, depth int, c *carver) tiles {
+	t := tiles{Kernel: kernel, inPlace: inPlace(kernel)}
 	if t.inPlace == nil {
-		t.panel, t.corner = c.take(depth*kernel.nr), c.take(kernel.mr*kernel.nr)
+		t.panel, t.corner = c.take(depth*kernel.NR), c.take(kernel.MR*kernel.NR)
 	}
 	return t
 }
@@ -108,25 +110,25 @@ func (t *tiles) matMul(c sheet, rows, cols, k int, a sheet, transA bool, b sheet
 		step, stepK = 1, a.ld
 	}
 	if t.inPlace != nil {
-		for i := 0; i < rows; i += t.mr {
-			t.inPlace(k, min(t.mr, rows-i), cols, a.x[i*step:], step, stepK, b.x, b.ld, c.x[i*c.ld:], c.ld, add)
+		for i := 0; i < rows; i += t.MR {
+			t.inPlace(k, min(t.MR, rows-i), cols, a.x[i*step:], step, stepK, b.x, b.ld, c.x[i*c.ld:], c.ld, add)
 		}
 		return
 	}
-	for j := 0; j < cols; j += t.nr {
+	for j := 0; j < cols; j += t.NR {
 		for l := range k {
-			copy(t.panel[l*t.nr:][:t.nr], b.x[l*b.ld+j:])
+			copy(t.panel[l*t.NR:][:t.NR], b.x[l*b.ld+j:])
 		}
-		for i := 0; i < rows; i += t.mr {
-			height, to := min(t.mr, rows-i), c.at(i, j)
+		for i := 0; i < rows; i += t.MR {
+			height, to := min(t.MR, rows-i), c.at(i, j)
 			if add {
 				for r := range height {
-					copy(t.corner[r*t.nr:], to.row(r, t.nr))
+					copy(t.corner[r*t.NR:], to.row(r, t.NR))
 				}
 			}
-			t.multiply(k, height, a.x[i*step:], step, stepK, t.panel, t.corner, add)
+			t.Multiply(k, height, a.x[i*step:], step, stepK, t.panel, t.corner, add)
 			for r := range height {
-				copy(to.row(r, t.nr), t.corner[r*t.nr:])
+				copy(to.row(r, t.NR), t.corner[r*t.NR:])
 			}
 		}
 	}
@@ -134,7 +136,7 @@ func (t *tiles) matMul(c sheet, rows, cols, k int, a sheet, transA bool, b sheet
 
 // scaledMatrix is a matrix in memory with its per-tensor scale.
 type scaledMatrix struct {
-	matrix
+	gemm.Matrix
 	scale []float32
 }
 
@@ -145,7 +147,7 @@ func (b *binder) scaledMatrixOf(t *backend.Tensor) scaledMatrix {
 // decode writes rows×cols elements from (row, col) on as FP32 to dst, step
 // elements from one row to the next.
 func (t *tiles) decode(dst []float32, step int, src *scaledMatrix, row, col, rows, cols int) {
-	t.gemmKernel.decode(dst, step, t.nr, src.at(row, col), rows, cols)
+	t.Kernel.Decode(dst, step, t.NR, src.At(row, col), rows, cols)
 	if src.scale == nil {
 		return
 	}
@@ -156,8 +158,8 @@ func (t *tiles) decode(dst []float32, step int, src *scaledMatrix, row, col, row
 
 // transposed writes the transpose of the first rows rows of src, of length k.
 func (t *tiles) transposed(dst, src sheet, rows, k int) {
-	for r := 0; r < rows; r += t.transposeRows {
-		t.transpose(dst.x[r:], dst.ld, src.x[r*src.ld:], src.ld, k)
+	for r := 0; r < rows; r += t.TransposeRows {
+		t.Transpose(dst.x[r:], dst.ld, src.x[r*src.ld:], src.ld, k)
 	}
 }
 
@@ -170,7 +172,7 @@ type carver struct {
 
 func (c *carver) take(n int) []float32 {
 	from := c.used
-	c.used += roundUp(n, arenaAlign/4)
+	c.used += pool.RoundUp(n, pool.CacheLine/4)
 	if c.scratch == nil {
 		return nil
 	}
@@ -178,6 +180,6 @@ func (c *carver) take(n int) []float32 {
 }
 
 // sheet takes a matrix of rows rows, with room for a tile after them.
-func (c *carver) sheet(kernel *gemmKernel, rows, ld int) sheet {
-	return sheet{c.take((rows + kernel.mr) * ld), ld}
+func (c *carver) sheet(kernel *gemm.Kernel, rows, ld int) sheet {
+	return sheet{c.take((rows + kernel.MR) * ld), ld}
 }

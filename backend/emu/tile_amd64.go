@@ -2,12 +2,14 @@
 
 package emu
 
+import "octet/backend/emu/gemm"
+
 // inPlace returns the version of a kernel's multiply for row-major b and c, or nil.
-func inPlace(kernel *gemmKernel) multiplyInto {
+func inPlace(kernel *gemm.Kernel) multiplyInto {
 	switch kernel {
-	case &avx512Kernel:
+	case &gemm.AVX512:
 		return multiplyIntoAVX512
-	case &avx2Kernel:
+	case &gemm.AVX2:
 		return multiplyIntoAVX2
 	}
 	return nil

@@ -2,4 +2,6 @@
 
 package emu
 
-func inPlace(*gemmKernel) multiplyInto { return nil }
+import "octet/backend/emu/gemm"
+
+func inPlace(*gemm.Kernel) multiplyInto { return nil }

@@ -1,6 +1,9 @@
 package emu
 
-import "octet/backend/emu/simd"
+import (
+	"octet/backend/emu/pool"
+	"octet/backend/emu/simd"
+)
 
 // This file stores transposed casts. Columns of the transposed tensor are far apart, and
 // storing a row element by element would touch one cache line per element. A worker
@@ -58,14 +61,14 @@ func (c *boundCast) stripRows() int {
 
 // newStrips returns a strip for each worker.
 func (b *binder) newStrips(c *boundCast) []strip {
-	list, size := make([]strip, b.pool.size()), c.dtype.Size()
+	list, size := make([]strip, b.pool.Size()), c.dtype.Size()
 	for w := range list {
-		raw := workerBytes(int64(c.stripRows() * (c.cols + stripGap) * size))
+		raw := pool.WorkerBytes(int64(c.stripRows() * (c.cols + stripGap) * size))
 		switch size {
 		case 4:
-			list[w].f32 = view[float32](raw)
+			list[w].f32 = pool.View[float32](raw)
 		case 2:
-			list[w].u16 = view[uint16](raw)
+			list[w].u16 = pool.View[uint16](raw)
 		default:
 			list[w].u8 = raw
 		}

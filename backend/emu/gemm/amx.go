@@ -1,0 +1,256 @@
+package gemm
+
+import (
+	"fmt"
+	"unsafe"
+
+	"octet/backend/emu/pool"
+	"octet/fp8"
+)
+
+// This file computes GEMMs in the arithmetic of AMX, the matrix unit of Intel's server
+// processors since Sapphire Rapids. FP8 and BF16 operands are converted to BF16, exactly.
+// F32 operands are not supported.
+//
+// # Arithmetic
+//
+// k is cut into runs of 32, the last one padded with zeros. Each element of A·B is
+//
+//	acc = +0
+//	for each run, ascending:
+//		even = +0;  even = fma(a[i,l], b[l,j], even)  for l = 0, 2, … 30 of the run
+//		odd  = +0;  odd  = fma(a[i,l], b[l,j], odd)   for l = 1, 3, … 31 of the run
+//		acc  = acc + (even + odd)
+//
+// in FP32, rounded to nearest even, independent of shape, blocking, number of threads
+// and machine. Subnormal operands and results are flushed to zeros of their sign; a
+// result counts as subnormal if it is below 2^-126 after rounding to 24 bits. That is
+// Intel's definition of TDPBF16PS (Software Developer's Manual, volume 2), which ignores
+// MXCSR, and matches measurements on the hardware. Products of FP8 values are exact, and
+// their sums are never subnormal. Sign and payload of NaN are not specified.
+//
+// # Method
+//
+// As in gemm.go, the output is cut into rectangles that share nothing, and a worker packs
+// the operands of its rectangle, block by block, into the tiles that the instruction
+// takes. A tile is 16×16 pairs of BF16 values that are neighbours in k: [row][pair] of
+// the left operand, [pair][column] of the right one. A panel is the tiles of 16 rows, or
+// of 16 columns, along k.
+const (
+	amxDepth = 32                  // columns of op(A) in a tile
+	amxWidth = 16                  // rows, or columns, in a tile
+	amxTile  = amxDepth * amxWidth // elements of a packed tile
+	amxOut   = 2 * amxWidth        // rows and columns of the accumulators that multiply holds
+	amxAcc   = amxOut * amxOut     // their elements
+	amxSweep = 4                   // maximum of those in one call, which amortizes its setup
+)
+
+// Maximum blocks. The unit is some ten times as fast as FP32 FMAs, so packing limits the
+// speed. Blocks are therefore larger than in plan.go: operands are packed seldom, and
+// with k up to 1024 accumulators stay in the first-level cache until they are finished.
+// A block of B is 1 MB in BF16, a block of A 256 KB; strips of 32 rows of A are
+// multiplied by the whole block of B.
+const (
+	amxMaxK   = 1024          // columns of op(A)
+	amxBlockM = 4 * amxOut    // rows of op(A) packed at a time
+	amxMaxM   = 8 * amxBlockM // rows and columns of one task
+	amxMaxN   = 512
+)
+
+// amxMinWork is the minimum number of multiplications of a task: about 3 µs.
+const amxMinWork = 1 << 21
+
+// amxKernel is the inner part of AMX's arithmetic. The plain Go kernel defines the results
+// of the hardware's.
+type amxKernel struct {
+	name string
+
+	// multiply computes across tiles of accumulators, side by side: tile t of c,
+	// [32, 32], is the two panels of a times panels 2t and 2t+1 of b, added to c if load.
+	// A panel has steps tiles. plain says that no operand and no result can be subnormal
+	// and all products are exact.
+	multiply func(steps, across int, a, b []uint16, c []float32, load, plain bool)
+
+	// pack packs the first count blocks of src, side by side, into tiles, step elements
+	// apart. Blocks are 16 rows of 32 elements if k runs along the rows of src (along),
+	// else 32 rows of 16; all blocks are whole. right selects the layout of the right
+	// operand.
+	pack func(dst []uint16, step int, src Matrix, along, right bool, count int)
+
+	// finish is Kernel.finish for tiles of up to 32 rows of 32 columns.
+	finish func(acc []float32, t *tileOut)
+}
+
+// AMXMultiplies reports whether AMX's arithmetic multiplies the two formats.
+func AMXMultiplies(a, b fp8.DType) bool {
+	narrow := func(d fp8.DType) bool { return d == fp8.BF16 || d.IsFP8() }
+	return narrow(a) && narrow(b)
+}
+
+// amxGEMM is a GEMM in AMX's arithmetic.
+type amxGEMM struct {
+	*GEMM
+	kernel *amxKernel
+	plain  bool
+	kc     int // columns of a block of op(A)
+	stage  []amxStage
+
+	lenA, lenB, lenAcc int // scratch, in floats
+}
+
+// amxStage is a block at the edge of an operand, padded with zeros.
+type amxStage struct {
+	u8  [amxTile]uint8
+	u16 [amxTile]uint16
+}
+
+// NewAMX is New in AMX's arithmetic. It rejects F32 operands.
+func NewAMX(p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
+	return newAMXGemmWith(amxKernels()[0], p, a, transA, b, transB, out)
+}
+
+func newAMXGemmWith(kernel *amxKernel, p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
+	g, err := New(p, a, transA, b, transB, out)
+	if err != nil {
+		return nil, err
+	}
+	if !AMXMultiplies(a.DType, b.DType) {
+		return nil, fmt.Errorf("gemm: A is %s and B is %s: the arithmetic of AMX multiplies bf16, e4m3, e4m3ieee and e5m2", a.DType, b.DType)
+	}
+	x := &amxGEMM{
+		GEMM: g, kernel: kernel, plain: a.DType.IsFP8() && b.DType.IsFP8(),
+		kc: even(g.K, amxMaxK, amxDepth), stage: make([]amxStage, p.Size()),
+	}
+	mt, nt := amxCut(g.M, g.N, g.K, p.Size())
+	x.lenA = min(mt, amxBlockM) * x.kc / 2
+	x.lenB = nt * x.kc / 2
+	x.lenAcc = min(nt, amxSweep*amxOut) * amxOut
+	if x.kc < g.K {
+		x.lenAcc = mt * nt
+	}
+	p.Reserve(x.lenA + x.lenB + x.lenAcc)
+	g.plan.mt, g.plan.nt = mt, nt
+	g.choice = nil
+	g.task = x.runTask
+	return g, nil
+}
+
+// amxCut returns the rows and columns of a task.
+func amxCut(m, n, k, workers int) (mt, nt int) {
+	mt, nt = even(m, amxMaxM, amxOut), even(n, amxMaxN, amxOut)
+	for !pool.Balanced(pool.CeilDiv(m, mt)*pool.CeilDiv(n, nt), workers) && max(mt, nt) > amxOut && mt*nt*max(k, 1) >= 2*amxMinWork {
+		if mt >= nt {
+			mt = pool.RoundUp((mt+1)/2, amxOut)
+		} else {
+			nt = pool.RoundUp((nt+1)/2, amxOut)
+		}
+	}
+	return mt, nt
+}
+
+// runTask computes one rectangle of the output.
+func (x *amxGEMM) runTask(worker, task int) {
+	p := &x.plan
+	across := pool.CeilDiv(x.N, p.nt)
+	i0, j0 := task/across*p.mt, task%across*p.nt
+	rows, cols := min(p.mt, x.M-i0), min(p.nt, x.N-j0)
+
+	s := x.pool.Scratch[worker]
+	a, s := words(s[:x.lenA]), s[x.lenA:]
+	b, s := words(s[:x.lenB]), s[x.lenB:]
+	acc := s[:x.lenAcc]
+	stage := &x.stage[worker]
+
+	out := &x.workers[worker].out
+
+	for l, first := 0, true; first || l < x.K; l, first = l+x.kc, false {
+		depth := min(x.kc, x.K-l)
+		steps := pool.CeilDiv(depth, amxDepth)
+		panel := steps * amxTile
+		last := l+depth == x.K
+		x.pack(b, stage, x.b, x.transB, true, j0, cols, l, depth)
+		c := acc
+		for i := 0; i < rows; i += amxOut {
+			height := min(amxOut, rows-i)
+			if i%amxBlockM == 0 {
+				x.pack(a, stage, x.a, !x.transA, false, i0+i, min(amxBlockM, rows-i), l, depth)
+			}
+			strip := a[i%amxBlockM/amxWidth*panel:]
+			for j := 0; j < cols; j += amxSweep * amxOut {
+				width := min(amxSweep*amxOut, cols-j)
+				across := pool.CeilDiv(width, amxOut)
+				x.kernel.multiply(steps, across, strip, b[j/amxWidth*panel:], c, !first, x.plain)
+				if last {
+					for r := 0; r < width; r += amxOut {
+						out.place(i0+i, j0+j+r, height, min(amxOut, width-r))
+						x.kernel.finish(c[r*amxOut:], out)
+					}
+				}
+				if x.kc < x.K {
+					c = c[across*amxAcc:]
+				}
+			}
+		}
+	}
+}
+
+// words returns the memory of x as BF16 values, twice as many.
+func words(x []float32) []uint16 {
+	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x))
+}
+
+// pack packs elements [at, at+n) × [l, l+depth) of an operand into panels; the second
+// range is along k. along says that k runs along the rows of m. If the number of panels
+// is odd, the last one's neighbour is not written.
+func (x *amxGEMM) pack(dst []uint16, stage *amxStage, m Matrix, along, right bool, at, n, l, depth int) {
+	if depth == 0 {
+		return // m may have no memory
+	}
+	panel := pool.CeilDiv(depth, amxDepth) * amxTile
+	wholeN, wholeK := n/amxWidth, depth/amxDepth
+	if along {
+		for p := range wholeN {
+			x.kernel.pack(dst[p*panel:], amxTile, m.At(at+p*amxWidth, l), along, right, wholeK)
+		}
+	} else {
+		for q := range wholeK {
+			x.kernel.pack(dst[q*amxTile:], panel, m.At(l+q*amxDepth, at), along, right, wholeN)
+		}
+	}
+	for p := range pool.CeilDiv(n, amxWidth) {
+		for q := range pool.CeilDiv(depth, amxDepth) {
+			if p < wholeN && q < wholeK {
+				continue
+			}
+			width, length := min(amxWidth, n-p*amxWidth), min(amxDepth, depth-q*amxDepth)
+			edge := stage.fill(m, along, at+p*amxWidth, l+q*amxDepth, width, length)
+			x.kernel.pack(dst[p*panel+q*amxTile:], amxTile, edge, along, right, 1)
+		}
+	}
+}
+
+// fill copies a partial block and pads it with zeros.
+func (s *amxStage) fill(m Matrix, along bool, at, l, n, depth int) Matrix {
+	var src, block Matrix
+	if along {
+		src, block = m.At(at, l), Matrix{Rows: amxWidth, Cols: amxDepth, LD: amxDepth}
+	} else {
+		src, block = m.At(l, at), Matrix{Rows: amxDepth, Cols: amxWidth, LD: amxWidth}
+		n, depth = depth, n
+	}
+	block.DType = m.DType
+	if m.DType == fp8.BF16 {
+		block.U16 = s.u16[:]
+		clear(block.U16)
+		for i := range n {
+			copy(block.U16[i*block.LD:], src.U16[i*src.LD:][:depth])
+		}
+	} else {
+		block.U8 = s.u8[:]
+		clear(block.U8)
+		for i := range n {
+			copy(block.U8[i*block.LD:], src.U8[i*src.LD:][:depth])
+		}
+	}
+	return block
+}

@@ -1,0 +1,123 @@
+package gemm
+
+import (
+	"math"
+
+	"octet/fp8"
+)
+
+var amxGoKernel = amxKernel{
+	name:     "amx in go",
+	multiply: amxMultiplyGo,
+	pack:     amxPackGo,
+	finish:   func(acc []float32, t *tileOut) { finishRows(acc, amxOut, t) },
+}
+
+func amxPackGo(dst []uint16, step int, src Matrix, along, right bool, count int) {
+	for block := range count {
+		tile := (*[amxTile]uint16)(dst[block*step:])
+		for i := range amxWidth {
+			for l := range amxDepth {
+				at := l*src.LD + block*amxWidth + i
+				if along {
+					at = i*src.LD + block*amxDepth + l
+				}
+				to := i*amxDepth + l
+				if right {
+					to = l/2*amxDepth + 2*i + l%2
+				}
+				if src.DType == fp8.BF16 {
+					tile[to] = src.U16[at]
+				} else {
+					tile[to] = bf16Tables[src.DType].bf16(src.U8[at])
+				}
+			}
+		}
+	}
+}
+
+func amxMultiplyGo(steps, across int, a, b []uint16, c []float32, load, plain bool) {
+	if !load {
+		clear(c[:across*amxAcc])
+	}
+	panel := steps * amxTile
+	var x, y [amxTile]float32
+	for p := range 2 {
+		for q := range 2 * across {
+			corner := c[q/2*amxAcc+p*amxWidth*amxOut+q%2*amxWidth:]
+			for s := range steps {
+				fp8.DecodeBF16(x[:], a[p*panel+s*amxTile:][:amxTile])
+				fp8.DecodeBF16(y[:], b[q*panel+s*amxTile:][:amxTile])
+				if plain {
+					amxRunPlain(corner, &x, &y)
+				} else {
+					amxRun(corner, &x, &y)
+				}
+			}
+		}
+	}
+}
+
+// amxRun adds the matrix product of two tiles to 16×16 accumulators: one run of 32 of
+// the definition in amx.go.
+func amxRun(c []float32, a, b *[amxTile]float32) {
+	for i := range b {
+		a[i], b[i] = flush(a[i]), flush(b[i])
+	}
+	for i := range amxWidth {
+		var sum [2 * amxWidth]float32 // even, odd of each column
+		for l := range amxDepth {
+			v := float64(a[i*amxDepth+l])
+			row := b[l/2*2*amxWidth:][:2*amxWidth]
+			for j := l % 2; j < len(sum); j += 2 {
+				// The product is exact, and the float64 sum so precise that it rounds to
+				// the same float32 as the exact sum.
+				sum[j] = round(v*float64(row[j]) + float64(sum[j]))
+			}
+		}
+		for j := range amxWidth {
+			acc := &c[i*amxOut+j]
+			*acc = flush(flush(*acc) + flush(sum[2*j]+sum[2*j+1]))
+		}
+	}
+}
+
+// amxRunPlain is amxRun for exact products without subnormals.
+func amxRunPlain(c []float32, a, b *[amxTile]float32) {
+	for i := range amxWidth {
+		var sum [2 * amxWidth]float32
+		for l := 0; l < amxDepth; l += 2 {
+			even, odd := a[i*amxDepth+l], a[i*amxDepth+l+1]
+			row := (*[2 * amxWidth]float32)(b[l*amxWidth:])
+			for j := 0; j < len(sum); j += 2 {
+				sum[j] += even * row[j]
+				sum[j+1] += odd * row[j+1]
+			}
+		}
+		for j := range amxWidth {
+			c[i*amxOut+j] += sum[2*j] + sum[2*j+1]
+		}
+	}
+}
+
+// smallestNormal is the smallest normal FP32 value.
+const smallestNormal = 0x1p-126
+
+// flush flushes a subnormal to a zero of its sign. A subnormal sum of two FP32 numbers is
+// exact, so that it can be flushed before or after rounding.
+func flush(x float32) float32 {
+	if x < smallestNormal && x > -smallestNormal {
+		return float32(math.Copysign(0, float64(x)))
+	}
+	return x
+}
+
+// round rounds v to FP32 and flushes subnormals. Values that round to the smallest normal
+// number in 24 bits are not flushed.
+func round(v float64) float32 {
+	const below = smallestNormal * (1 - 0x1p-25) // halfway to it from the next smaller 24-bit number
+	if v < below && v > -below {
+		return float32(math.Copysign(0, v))
+	}
+	return float32(v)
+}

@@ -1,0 +1,5 @@
+//go:build noasm || !amd64
+
+package gemm
+
+func fuseKernels() []*fuseKernel { return []*fuseKernel{&goFuse} }

@@ -1,0 +1,392 @@
+package gemm
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"octet/backend/emu/pool"
+	"octet/fp8"
+)
+
+// Matrix is a matrix in memory: the one slice that fits dtype is set, row-major, with
+// ld elements from one row to the next.
+type Matrix struct {
+	DType          fp8.DType
+	F32            []float32 // F32
+	U16            []uint16  // BF16
+	U8             []uint8   // E4M3, E4M3IEEE, E5M2
+	Rows, Cols, LD int
+}
+
+// At returns m from row i and column j on.
+func (m Matrix) At(i, j int) Matrix {
+	at := i*m.LD + j
+	switch {
+	case m.F32 != nil:
+		m.F32 = m.F32[at:]
+	case m.U16 != nil:
+		m.U16 = m.U16[at:]
+	default:
+		m.U8 = m.U8[at:]
+	}
+	m.Rows -= i
+	m.Cols -= j
+	return m
+}
+
+// Address returns the address of element (row, col).
+func (m *Matrix) Address(row, col int) unsafe.Pointer {
+	at := row*m.LD + col
+	switch {
+	case m.F32 != nil:
+		return unsafe.Pointer(&m.F32[at])
+	case m.U16 != nil:
+		return unsafe.Pointer(&m.U16[at])
+	}
+	return unsafe.Pointer(&m.U8[at])
+}
+
+func (m Matrix) check(name string) error {
+	var have int
+	switch {
+	case m.DType == fp8.F32:
+		have = len(m.F32)
+	case m.DType == fp8.BF16:
+		have = len(m.U16)
+	case m.DType.IsFP8():
+		have = len(m.U8)
+	default:
+		return fmt.Errorf("gemm: %s is %s; kernels multiply f32, bf16, e4m3, e4m3ieee, e5m2", name, m.DType)
+	}
+	if m.Rows < 0 || m.Cols < 0 || m.LD < m.Cols {
+		return fmt.Errorf("gemm: %s is %d×%d with a leading dimension of %d", name, m.Rows, m.Cols, m.LD)
+	}
+	if m.Rows > 0 && m.Cols > 0 && have < (m.Rows-1)*m.LD+m.Cols {
+		return fmt.Errorf("gemm: %s is %d×%d with a leading dimension of %d but has %d elements of %s",
+			name, m.Rows, m.Cols, m.LD, have, m.DType)
+	}
+	return nil
+}
+
+// Epilogue computes the stored value v from an accumulator, in FP32, in this order. The
+// zero value of a field other than alpha omits its line.
+type Epilogue struct {
+	Alpha      float32   // v = acc·alpha: the product of both scale_inv, else 1
+	RowScale   []float32 // v = v·rowScale[i]
+	ColScale   []float32 // v = v·colScale[j]
+	Residual   Matrix    // v = v + residual[i,j], BF16 or F32; it may be out itself
+	Accumulate bool      // v = v + the old out[i,j], BF16 or F32
+	Amax       *float32  // amax = max(amax, |v|); NaN counts as larger than infinity
+	OutScale   []float32 // v = v·outScale[0], only if out is FP8
+	// out is v, rounded to nearest even: FP8 saturates, BF16 overflows to infinity.
+}
+
+// GEMM is a GEMM of fixed operands, made once and run many times.
+type GEMM struct {
+	M, N, K        int
+	a, b, out      Matrix
+	transA, transB bool
+
+	pool   *pool.Pool
+	kernel *Kernel
+	pairs  *PairKernel // not nil if words of blocks are pairs of BF16, see pairs.go
+	choice *pairChoice // not nil if each run chooses between pairs and FP32
+	plan   blocking    // its k counts words
+	scales *runScales  // nil without block scales and promotion
+	fused  *fused      // not nil in the arithmetic of a device model
+	task   func(worker, task int)
+
+	workers []workerState
+}
+
+// workerState is the state that a worker keeps between the tasks of one run, padded to
+// cache lines of its own.
+type workerState struct {
+	out      tileOut
+	packed   int       // 1 + the first column of the block of B in its scratch; 0: none
+	smallest [2]uint16 // of A and of B, see PairKernel.smallest
+	_        [128]byte
+}
+
+// New returns out = op(a)·op(b), where op(x) is x or its transpose. It takes any
+// pair of formats. out must not overlap a or b. New grows the pool's scratch, so
+// that run allocates nothing.
+func New(p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
+	return NewWith(Kernels()[0], p, a, transA, b, transB, out)
+}
+
+func NewWith(kernel *Kernel, p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
+	for _, x := range []struct {
+		name string
+		Matrix
+	}{{"A", a}, {"B", b}, {"out", out}} {
+		if err := x.check(x.name); err != nil {
+			return nil, err
+		}
+	}
+	g := &GEMM{a: a, b: b, out: out, transA: transA, transB: transB, pool: p, kernel: kernel, workers: make([]workerState, p.Size())}
+	g.M, g.K = orient(a, transA)
+	k, n := orient(b, transB)
+	g.N = n
+	if k != g.K || out.Rows != g.M || out.Cols != n {
+		return nil, fmt.Errorf("gemm: shapes do not match: %d×%d times %d×%d, output %d×%d",
+			g.M, g.K, k, n, out.Rows, out.Cols)
+	}
+	g.task = g.runTask
+	bothFP8 := a.DType.IsFP8() && b.DType.IsFP8()
+	switch {
+	case bothFP8 && kernel.streams(g.M, g.K, transA, transB):
+		g.task = g.runStream
+	case bothFP8:
+		g.pairs = kernel.Pairs
+	}
+	g.plan = planBlocks(kernel, g.M, g.N, g.words(g.K), DepthUnit, transA, p.Size())
+	if kernel.Pairs != nil && !bothFP8 && a.DType != fp8.F32 && b.DType != fp8.F32 && g.M*g.N >= kernel.Pairs.reuse*(g.M+g.N) {
+		g.choosePairs(kernel.Pairs)
+	}
+	p.Reserve(g.plan.scratch())
+	return g, nil
+}
+
+// streams reports whether a GEMM of FP8 operands uses runStream.
+func (k *Kernel) streams(m, depth int, transA, transB bool) bool {
+	return k.stream != nil && m <= streamRows && depth > 0 && !transA && transB
+}
+
+// words returns the number of words of a block that hold n elements along k.
+func (g *GEMM) words(n int) int {
+	if g.pairs != nil {
+		return pool.CeilDiv(n, 2)
+	}
+	return n
+}
+
+// elements returns the elements that words [l, l+depth) of op(A)'s rows hold.
+func (g *GEMM) elements(l, depth int) (from, count int) {
+	if g.pairs != nil {
+		return 2 * l, min(2*depth, g.K-2*l)
+	}
+	return l, depth
+}
+
+func orient(x Matrix, trans bool) (rows, cols int) {
+	if trans {
+		return x.Cols, x.Rows
+	}
+	return x.Rows, x.Cols
+}
+
+// Run computes the GEMM with epilogue e. It panics if e does not fit out.
+func (g *GEMM) Run(e Epilogue) {
+	if err := g.check(&e); err != nil {
+		panic(err)
+	}
+	if g.M == 0 || g.N == 0 {
+		return
+	}
+	if e.Accumulate {
+		e.Residual = g.out
+	}
+	if g.choice != nil {
+		g.choose()
+	}
+	workers := g.workers
+	for w := range workers {
+		workers[w].out.begin(&e, g.out)
+		workers[w].packed = 0
+	}
+	if s := g.scales; s != nil {
+		g.pool.Run(pool.CeilDiv(g.K, s.run), s.expand)
+	}
+	g.pool.Run(g.plan.tasks(g.M, g.N), g.task)
+	for w := range workers {
+		if e.Amax != nil {
+			*e.Amax = fp8.MaxAmax(*e.Amax, math.Float32frombits(workers[w].out.amax))
+		}
+	}
+}
+
+func (g *GEMM) check(e *Epilogue) error {
+	r := &e.Residual
+	switch {
+	case e.RowScale != nil && len(e.RowScale) < g.M:
+		return fmt.Errorf("gemm: %d row scales for %d rows", len(e.RowScale), g.M)
+	case e.ColScale != nil && len(e.ColScale) < g.N:
+		return fmt.Errorf("gemm: %d column scales for %d columns", len(e.ColScale), g.N)
+	case e.Accumulate && (r.DType != fp8.Invalid || g.out.DType.IsFP8()):
+		return errors.New("gemm: accumulate needs an f32 or bf16 output and no residual")
+	case r.DType == fp8.Invalid:
+		return nil
+	case r.DType != fp8.F32 && r.DType != fp8.BF16, r.Rows != g.M, r.Cols != g.N:
+		return fmt.Errorf("gemm: the residual is %d×%d %s and the output %d×%d: it must have the output's shape, in f32 or bf16",
+			r.Rows, r.Cols, r.DType, g.M, g.N)
+	}
+	return r.check("residual")
+}
+
+// runTask computes one rectangle of the output.
+func (g *GEMM) runTask(worker, task int) {
+	p, kern := &g.plan, g.kernel
+	nr, tall := kern.NR, kern.tall
+	down := pool.CeilDiv(g.M, p.mt)
+	i0, j0 := task%down*p.mt, task/down*p.nt
+	rows, cols := min(p.mt, g.M-i0), min(p.nt, g.N-j0)
+	a, b, tmp, acc := p.carve(g.pool.Scratch[worker])
+
+	state := &g.workers[worker]
+	out := &state.out
+	if g.fused != nil {
+		g.fused.begin(worker)
+	}
+
+	end := g.words(g.K)
+	for l0, first := 0, true; first || l0 < end; l0, first = l0+p.kc, false {
+		depth := min(p.kc, end-l0)
+		last := l0+depth == end
+		if p.blocked || state.packed != 1+j0 {
+			g.packB(b, tmp, l0, j0, depth, cols)
+			state.packed = 1 + j0
+			if g.fused != nil {
+				g.fused.powersB(worker, b, depth, p.panel, cols)
+			}
+		}
+		tile := acc
+		for i := 0; i < rows; i += p.mc {
+			block := min(p.mc, rows-i)
+			step, stepK := g.decodeA(a, i0+i, l0, block, depth)
+			if g.fused != nil {
+				g.fused.powersA(worker, a, (block-1)*step+(depth-1)*stepK+1)
+			}
+			for j := 0; j < cols; j += nr {
+				panel := b[j/nr*p.panel:]
+				for r := 0; r < block; r += tall {
+					height := min(tall, block-r)
+					if last {
+						out.place(i0+i+r, j0+j, height, min(nr, cols-j))
+						if kern.prefetch != nil {
+							kern.prefetch(out)
+						}
+					}
+					if g.scales == nil {
+						g.multiply(worker, depth, height, a[r*step:], step, stepK, panel, tile, !first)
+					} else {
+						g.multiplyRuns(worker, depth, height, a[r*step:], step, stepK, panel, tile, acc[p.lenAcc-tall*nr:], i0+i+r, j0+j, l0)
+					}
+					if last {
+						if g.fused != nil && g.scales != nil {
+							canonicalNaNs(tile[:height*nr])
+						}
+						kern.finish(tile, out)
+					}
+					if p.blocked {
+						tile = tile[pool.RoundUp(height, kern.MR)*nr:]
+					}
+				}
+			}
+		}
+	}
+}
+
+// multiply calls the multiply of g's arithmetic.
+func (g *GEMM) multiply(worker, depth, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
+	switch {
+	case g.fused != nil:
+		g.fused.multiply(worker, depth, rows, a, step, stepK, b, c, load)
+	case g.pairs != nil:
+		g.pairs.Multiply(depth, rows, a, step, stepK, b, c, load)
+	default:
+		g.kernel.Multiply(depth, rows, a, step, stepK, b, c, load)
+	}
+}
+
+// decode decodes src to the words that g multiplies. along says that k runs along the
+// rows of src.
+func (g *GEMM) decode(dst []float32, step, chunk int, src Matrix, rows, cols int, along bool) {
+	if g.pairs != nil {
+		g.pairs.decode(dst, step, chunk, src, rows, cols, along)
+	} else {
+		g.kernel.Decode(dst, step, chunk, src, rows, cols)
+	}
+}
+
+// runStream is runTask for few rows of A and an FP8 B that is stored transposed, as in
+// decoding tokens. It reads B once and never stores it as FP32.
+func (g *GEMM) runStream(worker, task int) {
+	p, kern, nr := &g.plan, g.kernel, g.kernel.NR
+	left := task * p.nt
+	right := min(g.N, left+p.nt)
+	a, _, tmp, acc := p.carve(g.pool.Scratch[worker])
+	codes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), streamDepth*nr)
+	tile := acc[:streamRows*nr]
+	out := &g.workers[worker].out
+	lda := pool.RoundUp(g.K, nr) + cacheLine
+	kern.Decode(a, lda, nr, g.a, g.M, g.K)
+	for j := left; j < right; j += nr {
+		clear(tile)
+		width, scale := min(nr, right-j), float32(1)
+		for l := 0; l < g.K; l += streamDepth {
+			depth := min(streamDepth, g.K-l)
+			for d := 0; d < depth; d += gatherDepth {
+				kern.gather(codes[d*nr:], g.b.U8[j*g.b.LD+l+d:], g.b.LD, width, min(gatherDepth, depth-d))
+			}
+			scale = kern.stream(depth, g.M, a[l:], lda, codes, g.b.DType, tile)
+		}
+		for i := range tile {
+			tile[i] *= scale
+		}
+		out.place(0, j, g.M, width)
+		kern.finish(tile, out)
+	}
+}
+
+// decodeA decodes rows [i, i+rows) of op(A), words [l, l+depth), in their stored
+// orientation. step is the distance of op(A)'s rows, stepK that of its words.
+func (g *GEMM) decodeA(dst []float32, i, l, rows, depth int) (step, stepK int) {
+	ld := g.plan.lda
+	l, depth = g.elements(l, depth)
+	if g.transA {
+		g.decode(dst, ld, g.kernel.NR, g.a.At(l, i), depth, rows, false)
+		return 1, ld
+	}
+	g.decode(dst, ld, g.kernel.NR, g.a.At(i, l), rows, depth, true)
+	return ld, 1
+}
+
+// packB decodes words [l, l+depth) of op(B)'s columns [j, j+cols) to panels of
+// nr columns, each [kc, nr], plan.panel apart. The padding of the last panel is not
+// written: it affects only accumulators that are not stored.
+func (g *GEMM) packB(dst, tmp []float32, l, j, depth, cols int) {
+	nr, panel, height := g.kernel.NR, g.plan.panel, g.kernel.TransposeRows
+	from, count := g.elements(l, depth)
+	if !g.transB {
+		g.decode(dst, nr, panel, g.b.At(from, j), count, cols, false)
+		return
+	}
+	src := g.b.At(j, from)
+	if g.kernel.gather != nil && src.DType.IsFP8() {
+		g.gatherB(dst, tmp, src, count, cols)
+		return
+	}
+	ld := g.plan.ldt
+	for c := 0; c < cols; c += height {
+		g.decode(tmp, ld, nr, src.At(c, 0), min(height, cols-c), count, true)
+		g.kernel.Transpose(dst[c/nr*panel+c%nr:], nr, tmp, ld, depth)
+	}
+}
+
+// gatherB is packB for an FP8 B that is stored transposed, with count codes along k. It
+// transposes codes, which are fewer bytes than decoded words.
+func (g *GEMM) gatherB(dst, tmp []float32, src Matrix, count, cols int) {
+	nr, panel := g.kernel.NR, g.plan.panel
+	codes := Matrix{DType: src.DType, LD: nr}
+	codes.U8 = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), gatherDepth*nr)
+	for c := 0; c < cols; c += nr {
+		for l := 0; l < count; l += gatherDepth {
+			n := min(gatherDepth, count-l)
+			g.kernel.gather(codes.U8, src.U8[c*src.LD+l:], src.LD, min(nr, cols-c), n)
+			g.decode(dst[c/nr*panel+g.words(l)*nr:], nr, panel, codes, n, nr, false)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package gemm
+
+import (
+	"fmt"
+
+	"octet/backend/emu/pool"
+	"octet/fp8"
+)
+
+// This file implements block scales: scales of blocks of an operand, which change along k
+// and therefore multiply partial sums. backend.MatMul defines the result. k is divided
+// into runs inside which no scale changes.
+
+// BlockScales are the scales of a stored operand, one for each block of rows × cols
+// elements, row-major; 0 means all rows or columns. The zero value is one scale of 1.
+type BlockScales struct {
+	Rows, Cols int
+	Across     int // blocks side by side
+	F32        []float32
+	E8M0       []uint8
+}
+
+// at returns the scale of element (i, j).
+func (s *BlockScales) at(i, j int) float32 {
+	t := 0
+	if s.Rows > 0 {
+		t = i / s.Rows * s.Across
+	}
+	if s.Cols > 0 {
+		t += j / s.Cols
+	}
+	switch {
+	case s.F32 != nil:
+		return s.F32[t]
+	case s.E8M0 != nil:
+		return fp8.E8M0.Float32(uint32(s.E8M0[t]))
+	}
+	return 1
+}
+
+// runScales are the scales of a GEMM with block scales.
+type runScales struct {
+	inside bool // scales multiply products inside a device model's sums, see fuse.go
+	run    int  // elements of k in a run; all of k if no scale changes along it
+	a, b   BlockScales
+	sa, sb []float32 // scales of op(A) [runs, ma] and op(B) [runs, nb], expanded in each run
+	ma, nb int
+	expand func(worker, run int)
+}
+
+// ScaleBlocks gives the operands block scales. If promote is not 0, runs have at most
+// promote elements of k.
+func (g *GEMM) ScaleBlocks(a, b BlockScales, promote int) error {
+	alongA, alongB := alongK(a, g.transA), alongK(b, !g.transB)
+	run := commonDivisor(commonDivisor(promote, alongA), alongB)
+	inside := g.fused != nil && g.fused.sum.MX && a.E8M0 != nil && b.E8M0 != nil &&
+		alongA == g.fused.sum.Group && alongB == g.fused.sum.Group
+	if run == 0 || run > g.K {
+		run = g.K
+	}
+	unit := DepthUnit
+	if run < g.K {
+		for unit%run != 0 {
+			unit += DepthUnit
+		}
+	}
+	if unit > rowLimits.k {
+		return fmt.Errorf("gemm: scales change every %d elements of k, and no block of k can hold whole runs: use blocks of 128 or 32", run)
+	}
+	kernel := g.kernel
+	g.pairs, g.choice = nil, nil // a run may have an odd number of elements
+	g.plan = planBlocks(kernel, g.M, g.N, g.K, unit, g.transA, g.pool.Size())
+	g.plan.lenAcc += kernel.tall * kernel.NR // for the sum of one run
+	if g.fused != nil {
+		g.fused.makeRoom(&g.plan)
+	}
+	g.pool.Reserve(g.plan.scratch())
+	s := &runScales{inside: inside, run: run, a: a, b: b, ma: pool.RoundUp(g.M, kernel.MR), nb: pool.RoundUp(g.N, kernel.NR)}
+	runs := pool.CeilDiv(g.K, run)
+	s.sa, s.sb = make([]float32, runs*s.ma), make([]float32, runs*s.nb)
+	s.expand = func(_, r int) {
+		g.expandScales(s.sa[r*s.ma:][:g.M], &s.a, r*run, g.transA)
+		g.expandScales(s.sb[r*s.nb:][:g.N], &s.b, r*run, !g.transB)
+		if inside {
+			width := min(run, g.K-r*run)
+			neutralZeros(s.sa[r*s.ma:][:g.M], g.a, r*run, width, g.transA)
+			neutralZeros(s.sb[r*s.nb:][:g.N], g.b, r*run, width, !g.transB)
+		}
+	}
+	g.scales = s
+	g.task = g.runTask
+	return nil
+}
+
+// commonDivisor returns the greatest common divisor; every number divides 0.
+func commonDivisor(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// alongK returns the number of elements of k that share a scale; 0: all.
+func alongK(s BlockScales, trans bool) int {
+	if trans {
+		return s.Rows
+	}
+	return s.Cols
+}
+
+// expandScales writes the scales of the operand's rows or columns at l of k.
+func (g *GEMM) expandScales(dst []float32, s *BlockScales, l int, trans bool) {
+	for i := range dst {
+		if trans {
+			dst[i] = s.at(l, i)
+		} else {
+			dst[i] = s.at(i, l)
+		}
+	}
+}
+
+// neutralZeros sets the scale of blocks of zeros to 1 if it is E8M0's minimum, 2^-127.
+// Casts give blocks of zeros that scale, and fast kernels cannot handle it.
+func neutralZeros(scales []float32, x Matrix, l, width int, trans bool) {
+	step, next := 1, x.LD
+	if trans {
+		step, next = next, step
+	}
+	for i, f := range scales {
+		zeros := f == 0x1p-127
+		for r := 0; zeros && r < width; r++ {
+			zeros = x.U8[i*next+(l+r)*step]&0x7f == 0
+		}
+		if zeros {
+			scales[i] = 1
+		}
+	}
+}
+
+// multiplyRuns is kernel.multiply for operands with block scales, for the tiles at row i
+// and column j of the output and k from l on. tile has the sum of the runs before l; part
+// is scratch for the sum of one run.
+func (g *GEMM) multiplyRuns(worker, depth, rows int, a []float32, step, stepK int, panel, tile, part []float32, i, j, l int) {
+	s, kern := g.scales, g.kernel
+	if s.inside {
+		g.fused.setScales(worker, s, i, rows, j, min(kern.NR, g.N-j), l/s.run, pool.CeilDiv(depth, s.run))
+		g.multiply(worker, depth, rows, a, step, stepK, panel, tile, l > 0)
+		return
+	}
+	if s.run == g.K {
+		g.multiply(worker, depth, rows, a, step, stepK, panel, tile, l > 0)
+		if l+depth == g.K {
+			kern.addRun(tile, tile, rows, s.sa[i:], s.sb[j:], true)
+		}
+		return
+	}
+	for from := 0; from < depth; from += s.run {
+		r := (l + from) / s.run
+		g.multiply(worker, min(s.run, depth-from), rows, a[from*stepK:], step, stepK, panel[from*kern.NR:], part, false)
+		kern.addRun(tile, part, rows, s.sa[r*s.ma+i:], s.sb[r*s.nb+j:], r == 0)
+	}
+}
+
+// addRun adds a run's sum to a tile, as Kernel.addScaled.
+func (k *Kernel) addRun(acc, part []float32, rows int, sa, sb []float32, first bool) {
+	if k.addScaled != nil {
+		k.addScaled(acc, part, rows, sa, sb, first)
+	} else {
+		addScaledRows(acc, part, k.NR, rows, sa, sb, first)
+	}
+}
+
+// addScaledRows is addScaled for tiles of nr columns. The conversions forbid the compiler
+// to fuse.
+func addScaledRows(acc, part []float32, nr, rows int, sa, sb []float32, first bool) {
+	sb = sb[:nr]
+	for i, s := range sa[:rows] {
+		to, from := acc[i*nr:][:nr], part[i*nr:][:nr]
+		for j, f := range sb {
+			v := float32(from[j] * float32(s*f))
+			if !first {
+				v += to[j]
+			}
+			to[j] = v
+		}
+	}
+}

@@ -1,9 +1,0 @@
-//go:build !noasm
-
-package emu
-
-func init() {
-	if hasBF16Pairs() {
-		testedPairs[&avx512Kernel] = &bf16Pairs
-	}
-}
