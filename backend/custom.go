@@ -28,8 +28,6 @@ func (*Custom) check() error {
 	return errors.New("the type embeds backend.Custom without the methods of backend.CustomOp: implement Check and Reference")
 }
 
-func (*Custom) flops() int64 { return 0 }
-
 // CustomOp is an op of another package. Backend ref runs Reference, emu the loop of
 // a Looped op, cuda a loop with CUDA source. Backends refuse the custom ops that they
 // cannot run with ErrUnsupported.
@@ -53,9 +51,10 @@ type Arguments interface {
 	Cast(casts []Cast, result []float64, cols int)
 }
 
-// WithFLOPs is a CustomOp with GEMMs: FLOPs counts their multiplications and additions.
+// WithFLOPs is an op with GEMMs.
 type WithFLOPs interface {
-	CustomOp
+	Op
+	// FLOPs returns the number of multiplications and additions of the GEMMs.
 	FLOPs() int64
 }
 
@@ -97,10 +96,10 @@ func checkOp(op Op, operands []Operand) error {
 }
 
 func flopsOf(op Op) int64 {
-	if custom, ok := op.(WithFLOPs); ok {
-		return custom.FLOPs()
+	if op, ok := op.(WithFLOPs); ok {
+		return op.FLOPs()
 	}
-	return op.flops()
+	return 0
 }
 
 var (

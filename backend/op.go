@@ -14,7 +14,6 @@ import (
 // fields are plain values. Ops are used through pointers.
 type Op interface {
 	check() error // shapes, formats and values, given non-nil operands
-	flops() int64 // multiplications and additions of GEMMs, those of attention included; else 0
 }
 
 // Ops returns one zero value of every op, for tests of completeness and for backends

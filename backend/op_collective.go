@@ -24,8 +24,6 @@ func (o *AllReduce) check() error {
 	return c.err
 }
 
-func (o *AllReduce) flops() int64 { return 0 }
-
 // ReduceScatter sums X over the ranks; rank r receives the r-th equal part.
 type ReduceScatter struct {
 	X   *Tensor `op:"in"`  // F32 [ranks·n]
@@ -40,8 +38,6 @@ func (o *ReduceScatter) check() error {
 	return c.err
 }
 
-func (o *ReduceScatter) flops() int64 { return 0 }
-
 // AllGather concatenates every rank's X in order of rank, bytes unchanged.
 type AllGather struct {
 	X   *Tensor `op:"in"`  // [n], any format
@@ -54,5 +50,3 @@ func (o *AllGather) check() error {
 	c.that(o.X.Contiguous() && o.Out.Contiguous(), "X and Out must be contiguous")
 	return c.err
 }
-
-func (o *AllGather) flops() int64 { return 0 }

@@ -39,8 +39,6 @@ func (o *Epilogue) check() error {
 	return c.err
 }
 
-func (o *Epilogue) flops() int64 { return 0 }
-
 // epilogue checks all fields but X, for a result of m × n.
 func (c *checker) epilogue(o *Epilogue, m, n int) {
 	c.matrix("Out", o.Out, m, n)

@@ -41,8 +41,6 @@ func (o *CastHealth) check() error {
 	return c.err
 }
 
-func (o *CastHealth) flops() int64 { return 0 }
-
 // RowCosine computes the cosine of the angle between the rows of two matrices, and
 // the rows' lengths. For up_proj and gate_proj, whose rows are SwiGLU's channels, it
 // measures the alignment that causes outliers (method.md):
@@ -66,5 +64,3 @@ func (o *RowCosine) check() error {
 	c.unscaled("Out", o.Out)
 	return c.err
 }
-
-func (o *RowCosine) flops() int64 { return 0 }

@@ -17,8 +17,6 @@ func (o *Embed) check() error {
 	return c.err
 }
 
-func (o *Embed) flops() int64 { return 0 }
-
 // EmbedGrad adds each token's gradient to its row of the table's gradient,
 // tokens in ascending order.
 type EmbedGrad struct {
@@ -39,8 +37,6 @@ func (o *EmbedGrad) check() error {
 	return c.err
 }
 
-func (o *EmbedGrad) flops() int64 { return 0 }
-
 // Add is Out = A + B.
 type Add struct {
 	A   *Tensor `op:"in"`
@@ -55,8 +51,6 @@ func (o *Add) check() error {
 	c.casts("Out", o.Out, o.A.Rows(), o.A.Cols())
 	return c.err
 }
-
-func (o *Add) flops() int64 { return 0 }
 
 // RMSNorm is Out[t] = X[t] · InvRMS[t] ⊙ Gain with
 // InvRMS[t] = 1/√(mean(X[t]²) + Eps), which the backward reads.
@@ -79,8 +73,6 @@ func (o *RMSNorm) check() error {
 	c.casts("Out", o.Out, o.X.Rows(), o.X.Cols())
 	return c.err
 }
-
-func (o *RMSNorm) flops() int64 { return 0 }
 
 // RMSNormGrad is, with x̂ = X·InvRMS and g = DOut ⊙ Gain,
 //
@@ -116,8 +108,6 @@ func (o *RMSNormGrad) check() error {
 	return c.err
 }
 
-func (o *RMSNormGrad) flops() int64 { return 0 }
-
 // Rope rotates each head by its position, in the half-split form of Hugging Face: the
 // pair (i, i+HeadDim/2) by the angle pos·Theta^(−2i/HeadDim). Row r is at position
 // Control.Position + r mod Seq. Inverse, the backward, rotates by the negative angle.
@@ -143,8 +133,6 @@ func (o *Rope) check() error {
 	c.casts("Out", o.Out, o.X.Rows(), o.X.Cols())
 	return c.err
 }
-
-func (o *Rope) flops() int64 { return 0 }
 
 // Attention is causal softmax attention over grouped heads, per sequence and
 // head: Out = softmax(Q·Kᵀ/√HeadDim)·V, where the query in row i of a sequence
@@ -222,14 +210,14 @@ func (o *AttentionGrad) check() error {
 	return c.err
 }
 
-// flops counts the GEMMs QKᵀ and PV, halved by causality.
-func (o *Attention) flops() int64 {
+// FLOPs counts the GEMMs QKᵀ and PV, halved by causality.
+func (o *Attention) FLOPs() int64 {
 	keys := int64(o.K.Rows() / o.Batch)
 	return 4 * int64(o.Q.Elems()) * keys / 2
 }
 
-// flops counts five GEMMs: QKᵀ again, dV, dP, dQ, dK, halved by causality.
-func (o *AttentionGrad) flops() int64 {
+// FLOPs counts five GEMMs: QKᵀ again, dV, dP, dQ, dK, halved by causality.
+func (o *AttentionGrad) FLOPs() int64 {
 	keys := int64(o.K.Rows() / o.Batch)
 	return 10 * int64(o.Q.Elems()) * keys / 2
 }
@@ -253,5 +241,3 @@ func (o *CacheWrite) check() error {
 	c.that(o.X.Rows() <= o.Cache.Rows(), "X is %s, Cache is %s: the cache is too short", o.X, o.Cache)
 	return c.err
 }
-
-func (o *CacheWrite) flops() int64 { return 0 }

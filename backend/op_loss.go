@@ -32,8 +32,6 @@ func (o *CrossEntropy) check() error {
 	return c.err
 }
 
-func (o *CrossEntropy) flops() int64 { return 0 }
-
 // Sum adds up X in ascending order: Out = Σ X, or Out += Σ X if Accumulate.
 type Sum struct {
 	X   *Tensor `op:"in"`                   // F32 [n]
@@ -48,5 +46,3 @@ func (o *Sum) check() error {
 	c.scalar("Out", o.Out)
 	return c.err
 }
-
-func (o *Sum) flops() int64 { return 0 }

@@ -124,7 +124,8 @@ func transposed(t bool) string {
 	return ""
 }
 
-func (o *MatMul) flops() int64 {
+// FLOPs counts m·n·k multiplications and as many additions.
+func (o *MatMul) FLOPs() int64 {
 	m, n, k := o.Dims()
 	return 2 * int64(m) * int64(n) * int64(k)
 }

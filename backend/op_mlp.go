@@ -36,8 +36,6 @@ func (o *SwiGLU) check() error {
 	return c.err
 }
 
-func (o *SwiGLU) flops() int64 { return 0 }
-
 // SwiGLUAmax computes the channel maxima max_t |Up ⊙ silu(Gate)| (Out), without storing
 // the product, and max_t |Up| (UpOut). Seen and UpSeen hold the step's maxima:
 // Seen = max(Seen, Out), NaN counting as larger than infinity.
@@ -62,8 +60,6 @@ func (o *SwiGLUAmax) check() error {
 	c.that(o.UpSeen == nil || o.UpOut != nil, "UpSeen without UpOut")
 	return c.err
 }
-
-func (o *SwiGLUAmax) flops() int64 { return 0 }
 
 // SwiGLUGrad is the backward of SwiGLU with constant smoothing scales. That is exact,
 // because the function of the whole layer does not depend on them (method.md). With
@@ -98,8 +94,6 @@ func (o *SwiGLUGrad) check() error {
 	c.casts("DGate", o.DGate, rows, cols)
 	return c.err
 }
-
-func (o *SwiGLUGrad) flops() int64 { return 0 }
 
 // SmoothScale computes Smooth-SwiGLU's smoothing scales per channel, c, and the current
 // scales of h and W3′ from channel maxima, without another pass over the data
@@ -175,8 +169,6 @@ func (o *SmoothScale) check() error {
 	return c.err
 }
 
-func (o *SmoothScale) flops() int64 { return 0 }
-
 // ActivationKind is the activation of an ungated MLP.
 type ActivationKind uint8
 
@@ -201,8 +193,6 @@ func (o *Activation) check() error {
 	return c.err
 }
 
-func (o *Activation) flops() int64 { return 0 }
-
 // ActivationGrad is DX = DOut ⊙ f′(X).
 type ActivationGrad struct {
 	DOut *Tensor `op:"in"`
@@ -220,5 +210,3 @@ func (o *ActivationGrad) check() error {
 	c.casts("DX", o.DX, o.X.Rows(), o.X.Cols())
 	return c.err
 }
-
-func (o *ActivationGrad) flops() int64 { return 0 }

@@ -22,8 +22,6 @@ func (o *SumSquares) check() error {
 	return c.err
 }
 
-func (o *SumSquares) flops() int64 { return 0 }
-
 // StepGate decides on the device whether the update happens. Skip is set if SumSquares
 // or any recorded amax is not finite. Step counts the updates that happened, for the
 // bias corrections.
@@ -54,8 +52,6 @@ func (o *StepGate) check() error {
 	c.that(o.Clip >= 0, "Clip is %v, expected 0 (off) or more", o.Clip)
 	return c.err
 }
-
-func (o *StepGate) flops() int64 { return 0 }
 
 // EpsForm selects where Adam's ε is added.
 type EpsForm uint8
@@ -169,8 +165,6 @@ func (o *AdamW) check() error {
 	c.that(o.Eps > 0, "Eps is %v, expected a positive number", o.Eps)
 	return c.err
 }
-
-func (o *AdamW) flops() int64 { return 0 }
 
 // HasAmaxes reports whether any listed tensor has a per-tensor scale, which takes the
 // first pass.

@@ -26,8 +26,6 @@ func (o *Quantize) check() error {
 	return c.err
 }
 
-func (o *Quantize) flops() int64 { return 0 }
-
 // Amax is the largest magnitude of X: of the whole tensor if Out has one element, of
 // each column if Out has X's columns. NaN counts as larger than infinity, infinity as
 // larger than any finite value.
@@ -46,8 +44,6 @@ func (o *Amax) check() error {
 	}
 	return c.err
 }
-
-func (o *Amax) flops() int64 { return 0 }
 
 // UpdateScale computes n scales from their recorded amaxes. With a the maximum over
 // the window, Scale = Limit/a, rounded down to a power of two if Pow2, and
@@ -86,8 +82,6 @@ func (o *UpdateScale) check() error {
 	return c.err
 }
 
-func (o *UpdateScale) flops() int64 { return 0 }
-
 // PushHistory shifts the rows of History down by one and puts Value into row 0,
 // unless Skip is set.
 type PushHistory struct {
@@ -107,8 +101,6 @@ func (o *PushHistory) check() error {
 	return c.err
 }
 
-func (o *PushHistory) flops() int64 { return 0 }
-
 // Fill sets every element to Value, for example to clear an accumulator.
 type Fill struct {
 	Out *Tensor `op:"out"`
@@ -121,5 +113,3 @@ func (o *Fill) check() error {
 	c.plain(field{"Out", o.Out})
 	return c.err
 }
-
-func (o *Fill) flops() int64 { return 0 }

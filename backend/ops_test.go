@@ -14,7 +14,7 @@ import (
 	"octet/backend"
 )
 
-// Ops lists exactly the types with a flops method, Custom apart.
+// Ops lists exactly the types with a check method, Custom apart.
 func TestOpsIsComplete(t *testing.T) {
 	declared := map[string]bool{}
 	files, err := os.ReadDir(".")
@@ -26,8 +26,12 @@ func TestOpsIsComplete(t *testing.T) {
 		parsed, err := parser.ParseFile(token.NewFileSet(), f.Name(), nil, parser.SkipObjectResolution)
 		require.NoError(t, err)
 		for _, d := range parsed.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil && fn.Name.Name == "flops" {
-				declared[fn.Recv.List[0].Type.(*ast.StarExpr).X.(*ast.Ident).Name] = true
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv == nil || fn.Name.Name != "check" {
+				continue
+			}
+			if receiver, ok := fn.Recv.List[0].Type.(*ast.StarExpr); ok {
+				declared[receiver.X.(*ast.Ident).Name] = true
 			}
 		}
 	}

@@ -193,6 +193,10 @@ func TestShapeErrors(t *testing.T) {
 			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.f(2, 3), Rounding: 2}}}
 		}},
 		{"adamw: unknown rounding 2", func(m *maker) backend.Op { o := m.adamW(); o.Rounding = 2; return o }},
+		{"adamw: betas are -1 and 0.95, expected [0, 1)", func(m *maker) backend.Op { o := m.adamW(); o.Beta1 = -1; return o }},
+		{"adamw: betas are 1 and 0.95, expected [0, 1)", func(m *maker) backend.Op { o := m.adamW(); o.Beta1 = 1; return o }},
+		{"adamw: betas are 0.9 and -1, expected [0, 1)", func(m *maker) backend.Op { o := m.adamW(); o.Beta2 = -1; return o }},
+		{"adamw: betas are 0.9 and 1, expected [0, 1)", func(m *maker) backend.Op { o := m.adamW(); o.Beta2 = 1; return o }},
 		{"adamw: unknown form of eps 2", func(m *maker) backend.Op { o := m.adamW(); o.EpsForm = 2; return o }},
 		{"smoothscale: SmoothMax is t1:fp32[2, 6], expected fp32[window, 3]", func(m *maker) backend.Op {
 			return &backend.SmoothScale{SmoothMax: m.f(2, 6), ChannelMax: m.f(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3)}

@@ -75,6 +75,11 @@ func TestMatch(t *testing.T) {
 	last[len(last)-1] = 1
 	otherHead.Data = Bytes(last)
 	shorter := f32(headWeight, 0)
+	large := tied // two chunks of requireSameBytes
+	large.VocabSize = 1024
+	largeHead := Tensor{headWeight, fp8.F32, []int{large.VocabSize, large.HiddenSize}, Bytes(make([]byte, 2<<16))}
+	otherLarge := largeHead
+	otherLarge.Data = Bytes(append(make([]byte, 2<<16-1), 1))
 	for _, c := range []struct {
 		config Config
 		edit   func([]Tensor) []Tensor
@@ -85,6 +90,8 @@ func TestMatch(t *testing.T) {
 		{tied, add(), ""},
 		{tied, add(head), ""},
 		{tied, add(otherHead), `tensor "lm_head.weight" differs from "model.embed_tokens.weight", but config.json has tie_word_embeddings = true`},
+		{large, add(largeHead), ""},
+		{large, add(otherLarge), `tensor "lm_head.weight" differs`},
 		{tied, add(shorter), `tensor "lm_head.weight" differs`},
 		{tiny, change(up, func(t *Tensor) { t.DType = fp8.BF16 }), ""},
 		{tiny, change(up, func(t *Tensor) { t.DType = fp8.F16 }), ""},
