@@ -289,6 +289,19 @@ func TestEvaluateReports(t *testing.T) {
 	require.Equal(t, loss, mean)
 }
 
+// mute is a device that fails to copy results.
+type mute struct{ backend.Backend }
+
+func (mute) Read(*backend.Tensor, []byte) error { return backend.ErrDeviceLost }
+
+func TestEvaluateReportsTheDevice(t *testing.T) {
+	m := trainSmall(t, "bf16")
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, mute{device(t)}, 4, 32)
+	require.NoError(t, err)
+	_, err = e.Evaluate(t.Context(), m.val, nil)
+	require.ErrorIs(t, err, backend.ErrDeviceLost)
+}
+
 // limited is a device in host memory with room for has bytes; asked is the last request.
 type limited struct {
 	backend.Backend

@@ -345,6 +345,26 @@ func TestRewindOnABadDisk(t *testing.T) {
 	requireSameFiles(t, files(t, uninterrupted), dir, "bad disk")
 }
 
+// A rewind restores a state from before the spike: not one of the step in which it began.
+func TestCheckpointBefore(t *testing.T) {
+	spikes()
+	c := tinyConfig(t)
+	c.Train.Steps, c.Checkpoint.Every, c.Checkpoint.KeepLast = 20, 10, 2
+	dir := filepath.Join(t.TempDir(), "run")
+	trainIn(t, c, dir, func(Progress) {})
+	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu-spiky"})
+	require.NoError(t, err)
+	defer r.Close()
+	for step, want := range map[int]string{21: "step-00000020", 20: "step-00000010", 11: "step-00000010"} {
+		found, err := r.checkpointBefore(step)
+		require.NoError(t, err)
+		require.Equal(t, want, filepath.Base(found.Path))
+		require.NoError(t, found.Close())
+	}
+	_, err = r.checkpointBefore(10)
+	require.ErrorIs(t, err, checkpoint.ErrNone)
+}
+
 // A run that spikes again after each rewind stops after three rewinds and says why.
 func TestRewindsEnd(t *testing.T) {
 	s := spikes()

@@ -91,6 +91,7 @@ func TestValidate(t *testing.T) {
 		{rows(PrecisionRow{Scope: "*"}), "precision.rows[1] sets nothing"},
 		{rows(PrecisionRow{Scope: "*", Format: "int8"}), `precision.rows[1].format = "int8"`},
 		{rows(PrecisionRow{Scope: "*", Scaling: "mx"}), `precision.rows[1].scaling = "mx"`},
+		{rows(PrecisionRow{Scope: "*", Granularity: "2x2"}), `precision.rows[1].granularity = "2x2"`},
 		{rows(PrecisionRow{Scope: "*", Rounding: "up"}), `precision.rows[1].rounding = "up"`},
 		{rows(PrecisionRow{Scope: "*", Format: "bf16", Scaling: "unit"}), "precision.rows[1]: scaling … bf16"},
 		{rows(PrecisionRow{Scope: "*", Format: "e4m3", GEMM: "bprop"}), `precision.rows[1].gemm = "bprop"`},

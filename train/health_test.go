@@ -190,3 +190,14 @@ func TestAlignmentAlarm(t *testing.T) {
 		require.Empty(t, w.check(quiet))
 	}
 }
+
+func TestHealthEndsWithItsContext(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	c.Train.HealthEvery = 1
+	tr := newTrainer(t, c, 2, false)
+	steps(t, tr, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := tr.Health(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+}

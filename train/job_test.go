@@ -30,6 +30,9 @@ func TestEveryRecipeRecords(t *testing.T) {
 			for _, p := range j.Programs() {
 				require.NoError(t, p.Err())
 			}
+			for v, p := range j.Micro {
+				require.Contains(t, j.Programs(), p, v)
+			}
 		}
 	}
 }

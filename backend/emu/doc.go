@@ -22,9 +22,9 @@
 // root of a mean square, a bias correction, a sum of losses) and in GELU.
 //
 // The device model emu:amx multiplies FP8 and BF16 in the order of the matrix unit of
-// Intel's server processors (gemm/amx.go): several times as fast with that unit, and
+// Intel's server processors: several times as fast with that unit, and
 // the same bits in plain Go without it. emu:h100, emu:ada, emu:b200, emu:gaudi2 and
-// emu:gaudi3 multiply FP8 as those accelerators do (package arith, gemm/fuse.go); the rest
+// emu:gaudi3 multiply FP8 as those accelerators do (packages arith and gemm); the rest
 // of their arithmetic is emu's.
 //
 // A maximum compares bit patterns without sign, so NaN counts as larger than infinity
