@@ -177,8 +177,13 @@ the first difference, step %d, program %s:
 // printComparison prints a row for each module with its largest errors in both modes.
 func printComparison(out io.Writer, found [2]comparison) error {
 	rows := table{columns: []column{
-		{head: "module"}, {head: "tensors"}, {head: "forced: differ", short: "forced"}, {head: "largest error", short: "error"},
-		{head: "free: differ", short: "free"}, {head: "largest error", short: "error"}, {head: "of the result of", optional: true},
+		{head: "module"},
+		{head: "tensors"},
+		{head: "forced: differ", short: "forced"},
+		{head: "largest error", short: "error"},
+		{head: "free: differ", short: "free"},
+		{head: "largest error", short: "error"},
+		{head: "of the result of", optional: true},
 	}}
 	for _, name := range found[0].order {
 		forced, free := found[0].rows[name], found[1].rows[name]

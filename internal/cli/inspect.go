@@ -121,8 +121,13 @@ func printCasts(out io.Writer, list []inspect.Cast, kind func(string) string) er
 		return nil
 	}
 	rows := table{columns: []column{
-		{head: "cast"}, {head: "n"}, {head: "scale"}, {head: "filled"}, {head: "newest amax", short: "amax"},
-		{head: "history", optional: true}, {head: "updates", optional: true},
+		{head: "cast"},
+		{head: "n"},
+		{head: "scale"},
+		{head: "filled"},
+		{head: "newest amax", short: "amax"},
+		{head: "history", optional: true},
+		{head: "updates", optional: true},
 	}}
 	for _, group := range groupBy(list, func(x inspect.Cast) string { return kind(x.Name) }) {
 		var minScale, maxScale, fill, newest, lowest, highest *writers.Float
