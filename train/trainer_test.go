@@ -42,6 +42,16 @@ func newTrainer(t *testing.T, c Config, threads int, localAmax bool) *Trainer {
 	return newTrainerFor(t, c, specOf(t, "emu"), threads, localAmax)
 }
 
+func TestShortText(t *testing.T) {
+	j, err := NewJob(small(t, "bf16"), specOf(t, "emu"))
+	require.NoError(t, err)
+	devices, err := backend.Open("emu", backend.Options{})
+	require.NoError(t, err)
+	defer devices[0].Close()
+	_, err = NewTrainer(j, &data.Corpus{Train: data.Text(make([]byte, 32))}, devices)
+	require.ErrorContains(t, err, "32 tokens are too few for training")
+}
+
 // newTrainerFor runs programs for another device's spec on emu.
 func newTrainerFor(t *testing.T, c Config, spec backend.Spec, threads int, localAmax bool) *Trainer {
 	t.Helper()
