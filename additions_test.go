@@ -15,7 +15,7 @@ import (
 var patched = regexp.MustCompile(`(?m)^\+\+\+ b/(.+)$`)
 
 // Each patch adds one thing to the tree. The tree with the patch builds and trains ten steps
-// with it, and the patch touches no more files than the table of CONTRIBUTING.md promises.
+// with it, and the patch touches no more files than CONTRIBUTING.md says.
 func TestAdditionsTouchFewFiles(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git, which applies the patches, is not installed")
@@ -75,8 +75,8 @@ func patch(t *testing.T, name string) (binary string, files int) {
 	return binary, len(replace)
 }
 
-// The numbers of files that name a format, a granularity and a collective are what adding
-// another one costs. They must not grow.
+// The number of files that name one format, granularity or collective is a lower bound of
+// those that another one touches. It must not grow.
 func TestFewFilesNameAFormat(t *testing.T) {
 	for name, limit := range map[string]int{"E5M2": 68, "By1x128": 2, "(?i:AllGather)": 20} {
 		names, count := regexp.MustCompile(name), 0

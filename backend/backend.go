@@ -88,7 +88,7 @@ type Spec struct {
 	// chunks save memory traffic, cost memory, and change the order in which that
 	// gradient is summed. 0 leaves the choice to nn.
 	HeadTokens int
-	// Capacities lists the device models that this may be, with their memory, smallest
+	// Capacities lists the products that Device may be, with their memory, smallest
 	// first, as far as they are known before a device is open.
 	Capacities []Capacity
 	// HostMemory says that the device has no memory but the host's.
@@ -232,6 +232,12 @@ func Find(name string) (d Driver, device string, err error) {
 			return d, device, nil
 		}
 		known = append(known, d.Name)
+	}
+	switch {
+	case len(known) == 0:
+		return Driver{}, "", errors.New("this program has no backends: import octet/backend/emu, or another one")
+	case base == "":
+		return Driver{}, "", fmt.Errorf("%w: none of the backends %s is available here", ErrNoDevice, strings.Join(known, ", "))
 	}
 	return Driver{}, "", fmt.Errorf("unknown backend %q%s (known: %s)", base, spelling.DidYouMean(base, known), strings.Join(known, ", "))
 }

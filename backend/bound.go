@@ -6,9 +6,9 @@ import "fmt"
 // and the checks of Load, Write and Read. Package ref shows its use. The zero Bound has
 // no variables.
 type Bound struct {
-	*Vars  // of the first Load; nil before it
-	held   map[*Tensor]bool
-	closed bool
+	*Vars     // of the first Load; nil before it
+	allocated map[*Tensor]bool
+	closed    bool
 }
 
 // Load checks programs before a backend loads them. It calls allocate with the variables
@@ -26,7 +26,7 @@ func (b *Bound) Load(programs []*Program, allocate func(fresh []*Tensor) error) 
 			return fmt.Errorf("program %s: %w", p.Name(), err)
 		}
 		if b.Vars == nil {
-			b.Vars, b.held = p.Vars(), map[*Tensor]bool{}
+			b.Vars, b.allocated = p.Vars(), map[*Tensor]bool{}
 		}
 		if p.Vars() != b.Vars {
 			return fmt.Errorf("program %s: its variables are not those of the programs loaded before; open another backend for them", p.Name())
@@ -34,7 +34,7 @@ func (b *Bound) Load(programs []*Program, allocate func(fresh []*Tensor) error) 
 	}
 	var fresh []*Tensor
 	for t := range b.All() {
-		if !b.held[t] {
+		if !b.allocated[t] {
 			fresh = append(fresh, t)
 		}
 	}
@@ -45,7 +45,7 @@ func (b *Bound) Load(programs []*Program, allocate func(fresh []*Tensor) error) 
 		return err
 	}
 	for _, t := range fresh {
-		b.held[t] = true
+		b.allocated[t] = true
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (b *Bound) Fits(t *Tensor, n int) error {
 	if b.closed {
 		return ErrClosed
 	}
-	if !b.held[t.Root()] {
+	if !b.allocated[t.Root()] {
 		return fmt.Errorf("tensor %s has no memory: load a program over its variables first", t)
 	}
 	if err := t.validate(); err != nil {

@@ -3,7 +3,7 @@ package backend
 import "fmt"
 
 // Looped is a CustomOp that computes its results in a loop over elements or rows. Backend
-// emu runs Loop.F on all threads, backend cuda Loop.CUDA. They cast the results as they
+// emu runs Loop.F on all threads, backend cuda Loop.CUDA, for loops over elements. They cast the results as they
 // cast those of their own ops.
 type Looped interface {
 	CustomOp
@@ -40,6 +40,9 @@ type Loop struct {
 	// with out[i] the element of result i and in[j] that of In[j], and anything that f
 	// needs. It cannot include files, and cannot have WholeRows. Messages of the compiler
 	// count its lines from 1.
+	//
+	// f gets no settings of the op: format them into the text, for example with
+	// fmt.Sprintf.
 	//
 	// The compiler fuses x*y + z, so write __fmul_rn(x, y) + z for the bits of F. The hash
 	// of a program includes the text.

@@ -25,8 +25,8 @@ const (
 //
 // up = w1·x, gate = w2·x, h and their gradients are [tokens, ffn]. up, gate and dOut are
 // F32 or BF16, without a scale. Each result is stored through its casts: one or several,
-// to F32, BF16 or FP8, and each may be transposed or stochastic. So the casts are a
-// []backend.Cast field of the op, tagged op:"cast".
+// to F32, BF16 or FP8, and each may be transposed or stochastic. The op takes
+// them in a []backend.Cast field tagged op:"cast".
 //
 // The functions run while programs are recorded, once for each layer and pass. Ops of
 // another package embed [backend.Custom]: ref runs their Reference, emu their Loop.

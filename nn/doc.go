@@ -1,7 +1,7 @@
 // Package nn records the layers of a language model as lists of ops: the forward
 // pass of every layer and, in the same file, its backward pass. [New] declares a
 // Llama-style decoder. A model of other layers declares them on a [Base], as
-// classifier_test.go does: begin there, and with the comment of [Linear].
+// example/classifier does: begin there, and with the comment of [Linear].
 //
 //	x ── embed ─┬─ RMSNorm ─ attention ─(+)─┬─ RMSNorm ─ MLP ─(+)─ … ─ RMSNorm ─ head ─ loss
 //	            └────────────────────────┘  └────────────────┘

@@ -18,14 +18,14 @@ import (
 // Readers need all rows: casts all-gather the masters into temporaries, and a master
 // that micro-batches read directly has a persistent full copy.
 type Param struct {
-	Name    string          // its name in Hugging Face's Llama
+	Name    string          // of a decoder: the name in Hugging Face's Llama
 	Shape   []int           // of the full tensor, padding rows included
 	Master  *backend.Tensor // F32 or BF16, or F16 with a scale; if sharded, this rank's rows
 	Grad    *backend.Tensor // F32 Stash [Shape]; nil until DeclareGrads
 	Reduced *backend.Tensor // the gradient that updates Master: Grad, or if sharded this rank's rows, F32 Stash
 
 	Matrix    bool // weight decay applies
-	Quantized bool // the recipe's optimizer formats apply: a matrix of a decoder layer
+	Quantized bool // the recipe's optimizer formats apply: the weight of a linear layer other than the head
 	Rows      int  // rows without padding; less than Shape[0] if the vocabulary is padded
 
 	whole *backend.Tensor // all rows: Master, or if sharded a Stash copy; nil if only casts read it

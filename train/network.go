@@ -8,8 +8,8 @@ import (
 	"octet/recipe"
 )
 
-// Network is a model of tokens, as a Trainer sees it beside the layers of its [nn.Base].
-// [nn.Model] is one. Tokens and targets are I32 [batch·seq].
+// Network records the passes of a language model whose layers are on an [nn.Base], as
+// [nn.Model] does. It has no run folder and no checkpoints: see ErrOwnNetwork. Tokens and targets are I32 [batch·seq].
 type Network interface {
 	// Loss appends a forward pass. It returns the cross-entropy of each token in nats, F32
 	// [batch·seq], 0 where the target is negative.
@@ -20,8 +20,9 @@ type Network interface {
 	LossAndGrads(p *nn.Pass, tokens, targets *backend.Tensor) *backend.Tensor
 }
 
-// ErrOwnNetwork is returned where files would store a network that Config.Network declares.
-var ErrOwnNetwork = errors.New("run folders and checkpoints store only decoders of the section model, not a network of Config.Network: read its weights with Trainer.Weights")
+// ErrOwnNetwork is returned where a file would store, or set, the weights of a network that
+// Config.Network declares.
+var ErrOwnNetwork = errors.New("run folders and checkpoints store only decoders of the section model, not a network of Config.Network, whose weights Trainer.Weights returns")
 
 // network declares the model under a recipe.
 func (c Config) network(r recipe.Recipe, vars *backend.Vars) (*nn.Base, Network, error) {
@@ -40,8 +41,11 @@ func (c Config) network(r recipe.Recipe, vars *backend.Vars) (*nn.Base, Network,
 	}
 	b.Shards = c.shards()
 	n, err := c.Network(b, c)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, nil, err
+	case n == nil:
+		return nil, nil, errors.New("Config.Network returned nil")
 	}
 	return b, n, b.Build()
 }

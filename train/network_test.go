@@ -145,4 +145,22 @@ func TestOwnNetworkIsChecked(t *testing.T) {
 	c.Train.Ranks, c.Train.ZeroStage = 2, 1
 	_, err = NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "odd.weight has 31 rows, which 2 ranks cannot share equally")
+
+	c = small(t, "bf16")
+	c.Network = func(*nn.Base, Config) (Network, error) { return nil, nil }
+	_, err = NewJob(c, specOf(t, "emu"))
+	require.ErrorContains(t, err, "Config.Network returned nil")
+}
+
+// A network without an nn.MLP has nothing to smooth, and FP8 moments.
+func TestOwnNetworkUnderTheMethod(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	c.Network = newOwn
+	tr := newTrainer(t, c, 1, false)
+	require.NoError(t, tr.Init(t.Context()))
+	results := steps(t, tr, 10)
+	require.Less(t, results[9].Loss, results[0].Loss)
+	for _, p := range tr.Model.Params {
+		require.Equal(t, p.Quantized, tr.optimizer.m1[p].DType.IsFP8(), p.Name)
+	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // AdamW is AdamW with clipping of the gradient norm, for all parameters of a model, with
-// its scales and the casts of its weights. A program of one's own records it so:
+// its scales and the casts of its weights. To record it in a program of your own:
 //
 //	vars := backend.NewVars()
 //	m := ...                                 // layers on an nn.Base of vars, then Build

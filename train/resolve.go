@@ -86,7 +86,7 @@ func (c *Config) Resolve() error {
 		_, err := c.phases()
 		return err
 	}
-	if r.Smooth.On() && !slices.ContainsFunc(layers, r.QuantizesHidden) {
+	if c.Network == nil && r.Smooth.On() && !slices.ContainsFunc(layers, r.QuantizesHidden) {
 		return fmt.Errorf("model.activation = smooth-swiglu has no effect: no layer reads the MLPs' hidden activation in FP8 under recipe %s and the configured rows; use swiglu", c.Recipe)
 	}
 	return nil

@@ -12,7 +12,8 @@ import (
 // guide, function parameters).
 const maxArgBytes = 4096
 
-// rowOf returns the row of an op; one that runs the CUDA source of a backend.Looped op.
+// rowOf returns an op's row. For a backend.Looped op without one it returns a row that runs
+// its CUDA source.
 func rowOf(op backend.Op) (r row, ok bool) {
 	if r, ok = ops.Of(op); ok {
 		return r, true
@@ -23,7 +24,10 @@ func rowOf(op backend.Op) (r row, ok bool) {
 
 func (b *binder) loop(n *backend.Node) ([]call, error) {
 	loop := n.Op.(backend.Looped).Loop()
-	if loop.CUDA == "" {
+	switch {
+	case loop.WholeRows:
+		return nil, unsupported(n, "the Loop of %T has WholeRows, and CUDA source computes single elements", n.Op)
+	case loop.CUDA == "":
 		return nil, unsupported(n, "the Loop of %T has no CUDA source: set Loop.CUDA", n.Op)
 	}
 	var args []uint64

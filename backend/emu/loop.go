@@ -2,7 +2,8 @@ package emu
 
 import "octet/backend"
 
-// rowOf returns the row of an op; one that runs the loop of a backend.Looped op.
+// rowOf returns an op's row. For a backend.Looped op without one it returns a row that runs
+// its loop.
 func rowOf(op backend.Op) (r row, ok bool) {
 	if r, ok = ops.Of(op); ok {
 		return r, true

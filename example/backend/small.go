@@ -17,7 +17,7 @@ func init() {
 
 func spec(name string) (backend.Spec, error) {
 	if name != "" {
-		return backend.Spec{}, fmt.Errorf("unknown device %q of backend small: it has one, named small", name)
+		return backend.Spec{}, fmt.Errorf("unknown device %q of backend small, which has one device without a name", name)
 	}
 	return backend.Spec{
 		Backend: "small", Device: "one thread of plain Go", Arithmetic: "small",

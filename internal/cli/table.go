@@ -9,9 +9,9 @@ import (
 	"octet/internal/writers"
 )
 
-// table is a table whose first column names the rows. A terminal that is too narrow shows
-// the short headings and shortens names, as long as they remain distinct; before that, it
-// omits optional columns, the last one first. Pipes and files get the whole table.
+// table is a table whose first column names the rows. On a narrow terminal it takes the short
+// headings, then shortens names. If names would become too short or equal, it omits optional
+// columns, the last one first. Pipes and files get the whole table.
 type table struct {
 	columns []column
 	rows    [][]string

@@ -71,15 +71,15 @@ func (m Matrix) check(name string) error {
 }
 
 // Epilogue computes the stored value v from an accumulator, in FP32, in this order. The
-// zero value of a field other than alpha omits its line.
+// zero value of a field other than Alpha omits its line.
 type Epilogue struct {
 	Alpha      float32   // v = acc·alpha: the product of both scale_inv, else 1
-	RowScale   []float32 // v = v·rowScale[i]
-	ColScale   []float32 // v = v·colScale[j]
-	Residual   Matrix    // v = v + residual[i,j], BF16 or F32; it may be out itself
+	RowScale   []float32 // v = v·RowScale[i]
+	ColScale   []float32 // v = v·ColScale[j]
+	Residual   Matrix    // v = v + Residual[i,j], BF16 or F32; it may be out itself
 	Accumulate bool      // v = v + the old out[i,j], BF16 or F32
 	Amax       *float32  // amax = max(amax, |v|); NaN counts as larger than infinity
-	OutScale   []float32 // v = v·outScale[0], only if out is FP8
+	OutScale   []float32 // v = v·OutScale[0], only if out is FP8
 	// out is v, rounded to nearest even: FP8 saturates, BF16 overflows to infinity.
 }
 
@@ -111,12 +111,13 @@ type workerState struct {
 }
 
 // New returns out = op(a)·op(b), where op(x) is x or its transpose. It takes any
-// pair of formats. out must not overlap a or b. New grows the pool's scratch, so
-// that run allocates nothing.
+// pair of F32, BF16 and FP8. out must not overlap a or b. New grows the pool's scratch, so
+// that Run allocates nothing.
 func New(p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
 	return NewWith(Kernels()[0], p, a, transA, b, transB, out)
 }
 
+// NewWith is New with one of Kernels.
 func NewWith(kernel *Kernel, p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
 	for _, x := range []struct {
 		name string
@@ -321,7 +322,7 @@ func (g *GEMM) runStream(worker, task int) {
 	codes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), streamDepth*nr)
 	tile := acc[:streamRows*nr]
 	out := &g.workers[worker].out
-	lda := pool.RoundUp(g.K, nr) + cacheLine
+	lda := pool.RoundUp(g.K, nr) + lineFloats
 	kern.Decode(a, lda, nr, g.a, g.M, g.K)
 	for j := left; j < right; j += nr {
 		clear(tile)

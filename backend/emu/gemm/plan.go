@@ -32,8 +32,8 @@ func (k *Kernel) limits(depth int) blockLimits {
 	return rowLimits
 }
 
-// cacheLine is the size of a cache line in floats.
-const cacheLine = 16
+// lineFloats is the size of a cache line in floats.
+const lineFloats = pool.CacheLine / 4
 
 // minTaskWork is the minimum number of multiplications of a task: about 3 µs with the
 // fastest kernel.
@@ -81,9 +81,9 @@ func planBlocks(kernel *Kernel, m, n, k, unit int, transA bool, workers int) blo
 	// two, which map all rows to the same cache sets. The extra row of a panel does so for
 	// the same row of all panels, which is written at once.
 	depth := pool.RoundUp(p.kc, nr)
-	p.ldt = depth + cacheLine
+	p.ldt = depth + lineFloats
 	if transA {
-		p.lda = pool.RoundUp(p.mc, nr) + cacheLine
+		p.lda = pool.RoundUp(p.mc, nr) + lineFloats
 		p.lenA = p.kc * p.lda
 	} else {
 		p.lda = p.ldt
@@ -92,7 +92,7 @@ func planBlocks(kernel *Kernel, m, n, k, unit int, transA bool, workers int) blo
 	p.panel = (p.kc + 1) * nr
 	p.lenB = p.nt / nr * p.panel
 	if m <= streamRows { // runStream decodes all of A
-		p.lenA = max(p.lenA, streamRows*(pool.RoundUp(k, nr)+cacheLine))
+		p.lenA = max(p.lenA, streamRows*(pool.RoundUp(k, nr)+lineFloats))
 	}
 	p.lenT = max(kernel.TransposeRows*p.ldt, streamDepth*nr/4)
 	p.lenAcc = kernel.tall * nr

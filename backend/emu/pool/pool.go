@@ -24,10 +24,10 @@ const spinBudget = 50 * time.Microsecond
 // Each worker has a share of the tasks, a contiguous range: ops split rows from the top
 // down, so a worker finds the rows that it wrote in the previous op in its own cache. A
 // worker that has finished its share steals from the end of another's, so a worker that
-// wakes late finds no tasks and delays no other. Claims order memory: run writes work
+// wakes late finds no tasks and delays no other. Claims order memory: Run writes work
 // before the shares, and workers read it after a claim.
 type Pool struct {
-	workers int         // including the caller of run
+	workers int         // including the caller of Run
 	spin    bool        // poll before sleeping
 	Scratch [][]float32 // one for each worker, used by the op in progress
 
@@ -38,7 +38,7 @@ type Pool struct {
 	_       [64]byte
 
 	asleep  atomic.Int64 // workers that sleep or are about to
-	waiting atomic.Bool  // the caller of run sleeps or is about to
+	waiting atomic.Bool  // the caller of Run sleeps or is about to
 	closed  atomic.Bool
 	wake    chan struct{} // one token wakes one worker
 	done    chan struct{} // wakes the caller
@@ -80,7 +80,7 @@ func (s *share) claim(last bool) (task int, ok bool) {
 	}
 }
 
-// taskPanic is the value of run's panic after a task has panicked.
+// taskPanic is the value of Run's panic after a task has panicked.
 type taskPanic struct {
 	value any
 	stack []byte
@@ -92,7 +92,7 @@ func (t *taskPanic) Error() string { return fmt.Sprintf("%v\n\n%s", t.value, t.s
 var processors = func() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) }
 
 // New returns a pool of n workers, at least one and at most one per processor: more
-// would only preempt each other in the middle of tasks. close ends the workers.
+// would only preempt each other in the middle of tasks. Close ends the workers.
 func New(n int) *Pool {
 	n = max(1, min(n, processors()))
 	p := &Pool{
@@ -118,7 +118,7 @@ func (p *Pool) Close() {
 	p.ended.Wait()
 }
 
-// Size returns the number of workers, including the caller of run.
+// Size returns the number of workers, including the caller of Run.
 func (p *Pool) Size() int { return p.workers }
 
 // Reserve grows the scratch of each worker to at least n floats.
@@ -131,8 +131,8 @@ func (p *Pool) Reserve(n int) {
 }
 
 // Run calls f once for each task in [0, tasks), on all workers, and returns when all calls
-// have returned. worker, in [0, p.workers), is an index for scratch; concurrent calls have
-// different ones. run allocates nothing if f is bound beforehand. If a task panics, run
+// have returned. worker, in [0, Size()), is an index for scratch; concurrent calls have
+// different ones. Run allocates nothing if f is bound beforehand. If a task panics, Run
 // panics: with the same value if it runs tasks on one worker, otherwise with a *taskPanic
 // after the other tasks have ended.
 func (p *Pool) Run(tasks int, f func(worker, task int)) {
@@ -187,7 +187,7 @@ func (p *Pool) serve(worker int) {
 		}
 		p.asleep.Add(1)
 		if own.empty() {
-			<-p.wake // close closes it
+			<-p.wake // Close closes it
 		}
 		p.asleep.Add(-1)
 	}
