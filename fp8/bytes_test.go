@@ -11,13 +11,17 @@ import (
 // TestDecode decodes every code of every format.
 func TestDecode(t *testing.T) {
 	for _, d := range append([]DType{E8M0}, castFormats...) {
-		n := 1 << (8 * d.Size())
-		raw := make([]byte, 0, n*d.Size())
+		n := 1 << d.Format().Bits
+		raw := make([]byte, 0, 2*n)
 		for code := range n {
 			raw = append(raw, byte(code))
 			if d.Size() == 2 {
 				raw = append(raw, byte(code>>8))
 			}
+		}
+		if d.Format().Store == 4 {
+			Pack4(raw, raw)
+			raw = raw[:d.Bytes(n)]
 		}
 		got := make([]float32, n)
 		d.Decode(got, raw)
@@ -27,6 +31,24 @@ func TestDecode(t *testing.T) {
 	}
 	require.Panics(t, func() { I32.Decode(make([]float32, 1), make([]byte, 4)) })
 	require.Panics(t, func() { F32.Decode(make([]float32, 1), make([]byte, 3)) })
+}
+
+func TestPack4(t *testing.T) {
+	for n := range 20 {
+		codes, packed := make([]uint8, n), make([]uint8, (n+1)/2)
+		for i := range codes {
+			codes[i] = uint8(7*i+3) & 0xf
+		}
+		Pack4(packed, codes)
+		for i, c := range codes {
+			require.Equal(t, c, packed[i/2]>>(i%2*4)&0xf)
+		}
+		back := make([]uint8, n)
+		Unpack4(back, packed)
+		require.Equal(t, codes, back)
+	}
+	require.Panics(t, func() { Pack4(make([]uint8, 1), make([]uint8, 3)) })
+	require.Panics(t, func() { Unpack4(make([]uint8, 3), make([]uint8, 1)) })
 }
 
 func TestAppendFloats(t *testing.T) {

@@ -53,42 +53,39 @@ type stochasticVectors struct {
 	lift                   float32
 }
 
-var (
-	castTable       [len(formats)]castVectors
-	stochasticTable [len(formats)]stochasticVectors
-)
+// vectorConstants holds the constants of the casts to one format.
+type vectorConstants struct {
+	nearest    castVectors
+	stochastic stochasticVectors
+}
 
-func init() {
-	for d := range formats {
-		f := &formats[d]
-		if f.mantissaBits == 0 || f.size > 2 {
-			continue
-		}
-		smallest, drop, limit, nan, signShift := f.castConstants()
-		castTable[d] = castVectors{
-			abs: splat(signBit - 1), inf: splat(infBits), one: splat(1),
-			limit: splat(limit), lowest: splat(limit | signBit), smallest: splat(smallest), drop: splat(drop),
-			nan: splat(nan), sign: splat(nan + 1),
-			// The low bits of the sum are the code plus smallest>>drop. That is
-			// even, so subtracting it here keeps ties to even.
-			magic: splat(drop<<23 + -(smallest>>(drop&31))&(nan<<1|1)),
-		}
-		for e := smallest >> 23; e <= limit>>23; e++ {
-			castTable[d].magics[e%32] = (e+drop)<<23 + (e<<23-smallest)>>(drop&31)&(nan<<1|1)
-		}
-		lift, ceiling, places, units := f.stochasticConstants()
-		r := stochasticVectors{
-			abs: splat(signBit - 1), mix1: splat(mix1), mix2: splat(mix2), floor: splat(math.Float32bits(liftedFloor)),
-			ceiling: splat(ceiling), places: splat(places), units: splat(units), lift: lift,
-		}
-		for i := range r.first {
-			from := uint32(2 * (i % 4))
-			r.first[i], r.second[i] = twoBytes(from, signShift-16), twoBytes(8+from, signShift-16)
-			from = uint32(4 * (i % 4))
-			r.low[i], r.high[i] = twoBytes(from, signShift-16), twoBytes(from+2, signShift-16)
-		}
-		stochasticTable[d] = r
+func newVectorConstants(f *format) *vectorConstants {
+	smallest, drop, limit, signShift := f.castConstants()
+	code := uint32(1)<<(32-signShift) - 1 // all bits of the code's byte or word
+	v := &vectorConstants{nearest: castVectors{
+		abs: splat(signBit - 1), inf: splat(infBits), one: splat(1),
+		limit: splat(limit), lowest: splat(limit | signBit), smallest: splat(smallest), drop: splat(drop),
+		nan: splat(code >> 1), sign: splat(code>>1 + 1),
+		// The low bits of the sum are the code plus smallest>>drop. That is
+		// even, so subtracting it here keeps ties to even.
+		magic: splat(drop<<23 + -(smallest>>(drop&31))&code),
+	}}
+	for e := smallest >> 23; e <= max(smallest, limit)>>23; e++ {
+		v.nearest.magics[e%32] = (e+drop)<<23 + (e<<23-smallest)>>(drop&31)&code
 	}
+	lift, ceiling, places, units := f.stochasticConstants()
+	r := &v.stochastic
+	*r = stochasticVectors{
+		abs: splat(signBit - 1), mix1: splat(mix1), mix2: splat(mix2), floor: splat(math.Float32bits(liftedFloor)),
+		ceiling: splat(ceiling), places: splat(places), units: splat(units), lift: lift,
+	}
+	for i := range r.first {
+		from := uint32(2 * (i % 4))
+		r.first[i], r.second[i] = twoBytes(from, signShift-16), twoBytes(8+from, signShift-16)
+		from = uint32(4 * (i % 4))
+		r.low[i], r.high[i] = twoBytes(from, signShift-16), twoBytes(from+2, signShift-16)
+	}
+	return v
 }
 
 // twoBytes returns the VPSHUFB control of one 32-bit lane: bytes from and from+1 go up
@@ -125,9 +122,9 @@ func amaxVectors(x []float32) (int, float32) {
 	case n == 0:
 		return 0, 0
 	case haveAVX512:
-		return n, amaxAVX512(&x[0], n, &castTable[F16])
+		return n, amaxAVX512(&x[0], n, &rows[F16].vectors.nearest)
 	}
-	return n, amaxAVX2(&x[0], n, &castTable[F16])
+	return n, amaxAVX2(&x[0], n, &rows[F16].vectors.nearest)
 }
 
 // wholeLines returns how many of n elements AVX-512 casts to eight bits: those that fill
@@ -142,11 +139,12 @@ func wholeLines(n int) int {
 // lineAligned reports whether dst starts at a cache line, as non-temporal stores need.
 func lineAligned(dst []uint8) bool { return uintptr(unsafe.Pointer(&dst[0]))%64 == 0 }
 
-func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32, nonTemporal bool) (int, float32) {
-	n, c := vectorLen(len(src)), &castTable[d]
-	if n == 0 || !finitePositive(scale) {
+func quantize8Vectors(dst []uint8, src []float32, f *format, scale float32, nonTemporal bool) (int, float32) {
+	n := vectorLen(len(src))
+	if n == 0 || !finitePositive(scale) || f.vectors == nil {
 		return 0, 0
 	}
+	c := &f.vectors.nearest
 	lines, amax := wholeLines(n), float32(0)
 	nonTemporal = nonTemporal && lineAligned(dst)
 	if lines > 0 {
@@ -159,12 +157,12 @@ func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32, nonTem
 }
 
 // requantize8Vectors casts BF16 only if scaleInv is 1, and multiples of 32 elements.
-func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, nonTemporal bool) (int, float32) {
-	n, c := vectorLen(len(src)), &castTable[to]
-	n &^= 31
-	if n == 0 || !finitePositive(scale) || !finitePositive(scaleInv) || from == BF16 && scaleInv != 1 {
+func requantize8Vectors(dst []uint8, src []uint16, from DType, to *format, scaleInv, scale float32, nonTemporal bool) (int, float32) {
+	n := vectorLen(len(src)) &^ 31
+	if n == 0 || !finitePositive(scale) || !finitePositive(scaleInv) || from == BF16 && scaleInv != 1 || to.vectors == nil {
 		return 0, 0
 	}
+	c := &to.vectors.nearest
 	lines, amax, rest := wholeLines(n), float32(0), float32(0)
 	nonTemporal = nonTemporal && lineAligned(dst)
 	switch {
@@ -184,8 +182,12 @@ func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, sca
 	return rejectInf(n, MaxAmax(amax, rest))
 }
 
-func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64, nonTemporal bool) (int, float32) {
-	n, c := stochasticVectorLen(index, len(src)), &stochasticTable[d]
+func quantize8StochasticVectors(dst []uint8, src []float32, f *format, scale float32, key, index uint64, nonTemporal bool) (int, float32) {
+	n := stochasticVectorLen(index, len(src))
+	if f.vectors == nil {
+		return 0, 0
+	}
+	c := &f.vectors.stochastic
 	if scale *= c.lift; n == 0 || !finitePositive(scale) {
 		return 0, 0
 	}
@@ -203,8 +205,12 @@ func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float
 }
 
 // requantize8StochasticVectors casts BF16 only if scaleInv is 1.
-func requantize8StochasticVectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64, nonTemporal bool) (int, float32) {
-	n, c := stochasticVectorLen(index, len(src)), &stochasticTable[to]
+func requantize8StochasticVectors(dst []uint8, src []uint16, from DType, to *format, scaleInv, scale float32, key, index uint64, nonTemporal bool) (int, float32) {
+	n := stochasticVectorLen(index, len(src))
+	if to.vectors == nil {
+		return 0, 0
+	}
+	c := &to.vectors.stochastic
 	if scale *= c.lift; n == 0 || !finitePositive(scale) || !finitePositive(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
@@ -235,13 +241,13 @@ func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32
 	case n == 0 || !finitePositive(scale):
 		return 0, 0
 	case haveAVX512:
-		return rejectNaN(n, quantize16AVX512(&dst[0], &src[0], n, &castTable[F16], scale))
+		return rejectNaN(n, quantize16AVX512(&dst[0], &src[0], n, &rows[F16].vectors.nearest, scale))
 	}
-	return rejectNaN(n, quantize16AVX2(&dst[0], &src[0], n, &castTable[F16], scale))
+	return rejectNaN(n, quantize16AVX2(&dst[0], &src[0], n, &rows[F16].vectors.nearest, scale))
 }
 
 func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key, index uint64) (int, float32) {
-	n, c := stochasticVectorLen(index, len(src)), &stochasticTable[F16]
+	n, c := stochasticVectorLen(index, len(src)), &rows[F16].vectors.stochastic
 	if scale *= c.lift; n == 0 || !finitePositive(scale) {
 		return 0, 0
 	}
@@ -257,9 +263,9 @@ func encodeBF16Vectors(dst []uint16, src []float32) int {
 	switch {
 	case n == 0:
 	case haveAVX512:
-		encodeBF16AVX512(&dst[0], &src[0], n, &castTable[BF16])
+		encodeBF16AVX512(&dst[0], &src[0], n, &rows[BF16].vectors.nearest)
 	default:
-		encodeBF16AVX2(&dst[0], &src[0], n, &castTable[BF16])
+		encodeBF16AVX2(&dst[0], &src[0], n, &rows[BF16].vectors.nearest)
 	}
 	return n
 }
@@ -271,9 +277,9 @@ func encodeBF16StochasticVectors(dst []uint16, src []float32, key, index uint64)
 	}
 	first, key32 := weylValue(key, index/2)
 	if haveAVX512 {
-		encodeBF16StochasticAVX512(&dst[0], &src[0], n, &stochasticTable[BF16], first, key32)
+		encodeBF16StochasticAVX512(&dst[0], &src[0], n, &rows[BF16].vectors.stochastic, first, key32)
 	} else {
-		encodeBF16StochasticAVX2(&dst[0], &src[0], n, &stochasticTable[BF16], first, key32)
+		encodeBF16StochasticAVX2(&dst[0], &src[0], n, &rows[BF16].vectors.stochastic, first, key32)
 	}
 	return n
 }
@@ -290,21 +296,19 @@ func decodeBF16Vectors(dst []float32, src []uint16) int {
 	return n
 }
 
-func dequantize8Vectors(dst []float32, src []uint8, d DType, scaleInv float32) int {
+func dequantize8Vectors(dst []float32, src []uint8, f *format, scaleInv float32) int {
 	n := vectorLen(len(src))
-	if n == 0 || d == E8M0 { // E8M0 slices are short: each code scales a whole block
-		return 0
-	}
-	largest := formats[d].maxCode << 7 * 0x10001 // fields shifted to their place in F16, twice
 	switch {
-	case d == E5M2 && haveAVX512:
+	case n == 0 || f.decode == nil:
+		return 0
+	case f.decode == upperByte && haveAVX512:
 		dequantizeE5M2AVX512(&dst[0], &src[0], n, scaleInv)
-	case d == E5M2:
+	case f.decode == upperByte:
 		dequantizeE5M2AVX2(&dst[0], &src[0], n, scaleInv)
 	case haveAVX512:
-		dequantizeE4M3AVX512(&dst[0], &src[0], n, scaleInv, largest)
+		dequantizeAVX512(&dst[0], &src[0], n, scaleInv, f.decode)
 	default:
-		dequantizeE4M3AVX2(&dst[0], &src[0], n, scaleInv, largest)
+		dequantizeAVX2(&dst[0], &src[0], n, scaleInv, f.decode)
 	}
 	return n
 }
@@ -362,7 +366,7 @@ func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *stochasticV
 func decodeBF16AVX512(dst *float32, src *uint16, n int)
 
 //go:noescape
-func dequantizeE4M3AVX512(dst *float32, src *uint8, n int, scaleInv float32, largest uint32)
+func dequantizeAVX512(dst *float32, src *uint8, n int, scaleInv float32, c *decodeWords)
 
 //go:noescape
 func dequantizeE5M2AVX512(dst *float32, src *uint8, n int, scaleInv float32)
@@ -407,7 +411,7 @@ func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *stochasticVec
 func decodeBF16AVX2(dst *float32, src *uint16, n int)
 
 //go:noescape
-func dequantizeE4M3AVX2(dst *float32, src *uint8, n int, scaleInv float32, largest uint32)
+func dequantizeAVX2(dst *float32, src *uint8, n int, scaleInv float32, c *decodeWords)
 
 //go:noescape
 func dequantizeE5M2AVX2(dst *float32, src *uint8, n int, scaleInv float32)

@@ -62,18 +62,18 @@ func TestVectorKernelsMatchGo(t *testing.T) {
 				}
 			}
 		}
-		for _, d := range fp8Formats {
-			f := &formats[d]
+		for _, d := range kinds {
+			f := rows[d]
 			require.Equal(t, math.Float32bits(quantizeGo(want8, src, f, 1)), math.Float32bits(Quantize8(got8, src, d, 1, false)))
 			same(d, "nearest")
 			quantizeStochasticGo(want8, src, f, 1, key, index)
 			Quantize8Stochastic(got8, src, d, 1, key, index, false)
 			same(d, "stochastic")
 		}
-		quantizeGo(want16, src, &formats[F16], 1)
+		quantizeGo(want16, src, rows[F16], 1)
 		Quantize16(got16, src, 1)
 		same(F16, "nearest")
-		quantizeStochasticGo(want16, src, &formats[F16], 1, key, index)
+		quantizeStochasticGo(want16, src, rows[F16], 1, key, index)
 		Quantize16Stochastic(got16, src, 1, key, index)
 		same(F16, "stochastic")
 		encodeBF16Go(want16, src)

@@ -18,22 +18,18 @@ type castLanes struct {
 	magic                uint32 // castNearest adds it to the exponent
 }
 
-var castTable = func() (t [len(formats)]castLanes) {
-	for d := range t {
-		f := &formats[d]
-		if f.mantissaBits == 0 || f.size > 2 {
-			continue
-		}
-		smallest, drop, limit, nan, _ := f.castConstants()
-		t[d] = castLanes{
-			limit: limit, smallest: smallest, nan: nan, right: -drop,
-			// The low bits of the sum are the code plus smallest>>drop. That is
-			// even, so subtracting it here keeps ties to even.
-			magic: drop<<23 + -(smallest>>(drop&31))&(nan<<1|1),
-		}
-	}
-	return t
-}()
+// vectorConstants holds the constants of the casts to one format.
+type vectorConstants struct{ nearest castLanes }
+
+func newVectorConstants(f *format) *vectorConstants {
+	smallest, drop, limit, signShift := f.castConstants()
+	return &vectorConstants{castLanes{
+		limit: limit, smallest: smallest, nan: f.nan, right: -drop,
+		// The low bits of the sum are the code plus smallest>>drop. That is
+		// even, so subtracting it here keeps ties to even.
+		magic: drop<<23 + -(smallest>>(drop&31))&(1<<(32-signShift)-1),
+	}}
+}
 
 // stochasticLanes holds the state of Random for the elements from index on,
 // which is even, and the constants of stochastic rounding to one format.
@@ -43,10 +39,10 @@ type stochasticLanes struct {
 	lift                          float32
 }
 
-func newStochasticLanes(d DType, key, index uint64) (r stochasticLanes) {
+func newStochasticLanes(f *format, key, index uint64) (r stochasticLanes) {
 	r.first, r.key = weylValue(key, index/2)
 	r.floor = math.Float32bits(liftedFloor)
-	r.lift, r.ceiling, r.places, r.units = formats[d].stochasticConstants()
+	r.lift, r.ceiling, r.places, r.units = f.stochasticConstants()
 	return r
 }
 
@@ -58,31 +54,43 @@ func amaxVectors(x []float32) (int, float32) {
 	return n, amaxNEON(&x[0], n)
 }
 
-func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32, _ bool) (int, float32) {
+func quantize8Vectors(dst []uint8, src []float32, f *format, scale float32, _ bool) (int, float32) {
 	n := vectorLen(len(src))
-	if n == 0 {
+	if n == 0 || f.vectors == nil {
 		return 0, 0
 	}
-	return n, quantize8NEON(&dst[0], &src[0], n, &castTable[d], scale)
+	return f.ownNaN(n, quantize8NEON(&dst[0], &src[0], n, &f.vectors.nearest, scale), scale)
+}
+
+// ownNaN returns n and amax, or zeros if there may be a code of NaN, which fromBytes would
+// change: plain Go then casts all elements.
+func (f *format) ownNaN(n int, amax, scale float32) (int, float32) {
+	if !f.bytes && (amax != amax || !finitePositive(scale)) {
+		return 0, 0
+	}
+	return n, amax
 }
 
 // requantize8Vectors and requantize8StochasticVectors cast nothing: their callers
 // fall back to Dequantize16 and Quantize8, which use vectors.
-func requantize8Vectors([]uint8, []uint16, DType, DType, float32, float32, bool) (int, float32) {
+func requantize8Vectors([]uint8, []uint16, DType, *format, float32, float32, bool) (int, float32) {
 	return 0, 0
 }
 
-func requantize8StochasticVectors([]uint8, []uint16, DType, DType, float32, float32, uint64, uint64, bool) (int, float32) {
+func requantize8StochasticVectors([]uint8, []uint16, DType, *format, float32, float32, uint64, uint64, bool) (int, float32) {
 	return 0, 0
 }
 
-func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64, _ bool) (int, float32) {
+func quantize8StochasticVectors(dst []uint8, src []float32, f *format, scale float32, key, index uint64, _ bool) (int, float32) {
 	n := vectorLen(weylRun(index, len(src)))
-	r := newStochasticLanes(d, key, index)
+	if f.vectors == nil {
+		return 0, 0
+	}
+	r := newStochasticLanes(f, key, index)
 	if scale *= r.lift; n == 0 || !finitePositive(scale) {
 		return 0, 0
 	}
-	return n, quantize8StochasticNEON(&dst[0], &src[0], n, &r, scale)
+	return f.ownNaN(n, quantize8StochasticNEON(&dst[0], &src[0], n, &r, scale), scale)
 }
 
 func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32) {
@@ -90,12 +98,12 @@ func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32
 	if n == 0 {
 		return 0, 0
 	}
-	return n, quantize16NEON(&dst[0], &src[0], n, &castTable[F16], scale)
+	return n, quantize16NEON(&dst[0], &src[0], n, &rows[F16].vectors.nearest, scale)
 }
 
 func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key, index uint64) (int, float32) {
 	n := vectorLen(weylRun(index, len(src)))
-	r := newStochasticLanes(F16, key, index)
+	r := newStochasticLanes(rows[F16], key, index)
 	if scale *= r.lift; n == 0 || !finitePositive(scale) {
 		return 0, 0
 	}
@@ -113,7 +121,7 @@ func encodeBF16Vectors(dst []uint16, src []float32) int {
 func encodeBF16StochasticVectors(dst []uint16, src []float32, key, index uint64) int {
 	n := vectorLen(weylRun(index, len(src)))
 	if n > 0 {
-		r := newStochasticLanes(BF16, key, index)
+		r := newStochasticLanes(rows[BF16], key, index)
 		encodeBF16StochasticNEON(&dst[0], &src[0], n, &r)
 	}
 	return n
@@ -127,15 +135,15 @@ func decodeBF16Vectors(dst []float32, src []uint16) int {
 	return n
 }
 
-func dequantize8Vectors(dst []float32, src []uint8, d DType, scaleInv float32) int {
+func dequantize8Vectors(dst []float32, src []uint8, f *format, scaleInv float32) int {
 	n := vectorLen(len(src))
 	switch {
-	case n == 0 || d == E8M0: // E8M0 slices are short: each code scales a whole block
+	case n == 0 || f.decode == nil:
 		return 0
-	case d == E5M2:
+	case f.decode == upperByte:
 		dequantizeE5M2NEON(&dst[0], &src[0], n, scaleInv)
 	default:
-		dequantizeE4M3NEON(&dst[0], &src[0], n, scaleInv, formats[d].maxCode+1)
+		dequantizeNEON(&dst[0], &src[0], n, scaleInv, f.decode)
 	}
 	return n
 }
@@ -174,10 +182,8 @@ func encodeBF16StochasticNEON(dst *uint16, src *float32, n int, c *stochasticLan
 //go:noescape
 func decodeBF16NEON(dst *float32, src *uint16, n int)
 
-// dequantizeE4M3NEON treats codes from special on as infinity and NaN.
-//
 //go:noescape
-func dequantizeE4M3NEON(dst *float32, src *uint8, n int, scaleInv float32, special uint32)
+func dequantizeNEON(dst *float32, src *uint8, n int, scaleInv float32, c *decodeWords)
 
 //go:noescape
 func dequantizeE5M2NEON(dst *float32, src *uint8, n int, scaleInv float32)

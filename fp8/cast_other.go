@@ -2,19 +2,28 @@
 
 package fp8
 
+type (
+	vectorConstants struct{}
+	decodeWords     struct{}
+)
+
+func newVectorConstants(*format) *vectorConstants { return nil }
+
+func newDecodeWords(*format) *decodeWords { return nil }
+
 func amaxVectors([]float32) (int, float32) { return 0, 0 }
 
-func quantize8Vectors([]uint8, []float32, DType, float32, bool) (int, float32) { return 0, 0 }
+func quantize8Vectors([]uint8, []float32, *format, float32, bool) (int, float32) { return 0, 0 }
 
-func requantize8Vectors([]uint8, []uint16, DType, DType, float32, float32, bool) (int, float32) {
+func requantize8Vectors([]uint8, []uint16, DType, *format, float32, float32, bool) (int, float32) {
 	return 0, 0
 }
 
-func requantize8StochasticVectors([]uint8, []uint16, DType, DType, float32, float32, uint64, uint64, bool) (int, float32) {
+func requantize8StochasticVectors([]uint8, []uint16, DType, *format, float32, float32, uint64, uint64, bool) (int, float32) {
 	return 0, 0
 }
 
-func quantize8StochasticVectors([]uint8, []float32, DType, float32, uint64, uint64, bool) (int, float32) {
+func quantize8StochasticVectors([]uint8, []float32, *format, float32, uint64, uint64, bool) (int, float32) {
 	return 0, 0
 }
 
@@ -30,6 +39,6 @@ func encodeBF16StochasticVectors([]uint16, []float32, uint64, uint64) int { retu
 
 func decodeBF16Vectors([]float32, []uint16) int { return 0 }
 
-func dequantize8Vectors([]float32, []uint8, DType, float32) int { return 0 }
+func dequantize8Vectors([]float32, []uint8, *format, float32) int { return 0 }
 
 func dequantize16Vectors([]float32, []uint16, float32) int { return 0 }

@@ -1,5 +1,6 @@
 //go:build !noasm
 
+#include "go_asm.h"
 #include "textflag.h"
 #include "zmm_amd64.h"
 
@@ -52,23 +53,29 @@ loop: \
 	VMULPS    SCALE, V0, V0 \
 	END(1)
 
-// An E4M3 code, its fields shifted to their place in F16, is the F16 code of 2^-8 times
-// the value, for subnormals too, because the exponent biases are 7 and 15. Magnitudes
-// above LARGEST get the top exponent of F16 instead. The multiplication by 2^8 is
-// exact and comes first, because 2^8 times the scale can overflow.
-#define DEQUANTIZE_E4M3 \
+// Of a format with at most four exponent bits, the magnitude of a code, shifted to the
+// place of F16's fields, is the F16 code of 2^(bias-15) times the value, for subnormals
+// too. Magnitudes above LARGEST get the top exponent of F16 instead. A multiplication by
+// a power of two shifts by as many bits as the format needs. That by REBIAS is exact and
+// comes first, because REBIAS times the scale can overflow.
+#define DEQUANTIZE \
 	BEGIN_SCALED \
-	VPBROADCASTD largest+28(FP), LARGEST \
-	VPBROADCASTW e4m3Words<>+0(SB), MAGNITUDE \
-	VPBROADCASTW e4m3Words<>+2(SB), FIELDS \
-	VPBROADCASTW e4m3Words<>+4(SB), TOP_EXPONENT \
-	VPBROADCASTD e4m3Words<>+8(SB), REBIAS \
+	MOVQ         c+32(FP), R8 \
+	VPBROADCASTW decodeWords_fields(R8), FIELDS \
+	VPBROADCASTW decodeWords_toFields(R8), TO_FIELDS \
+	VPBROADCASTW decodeWords_toSign(R8), TO_SIGN \
+	VPBROADCASTW decodeWords_largest(R8), LARGEST \
+	VPBROADCASTW decodeWords_sign(R8), SIGN_BIT \
+	VPBROADCASTW decodeWords_top(R8), TOP_EXPONENT \
+	VBROADCASTSS decodeWords_rebias(R8), REBIAS \
 loop: \
-	VPMOVSXBW (SI), H0 \
-	VPSLLW    $7, H0, H0 \
-	VPAND     MAGNITUDE, H0, H1 \
+	VPMOVZXBW (SI), H0 \
+	VPMULLW   TO_FIELDS, H0, H1 \
+	VPMULLW   TO_SIGN, H0, H0 \
+	VPAND     FIELDS, H1, H1 \
+	VPAND     SIGN_BIT, H0, H0 \
+	VPOR      H0, H1, H0 \
 	VPCMPGTW  LARGEST, H1, H1 \
-	VPAND     FIELDS, H0, H0 \
 	VPAND     TOP_EXPONENT, H1, H1 \
 	VPOR      H1, H0, H0 \
 	VCVTPH2PS H0, V0 \
@@ -76,17 +83,13 @@ loop: \
 	VMULPS    SCALE, V0, V0 \
 	END(1)
 
-DATA e4m3Words<>+0(SB)/2, $0x3f80
-DATA e4m3Words<>+2(SB)/2, $0xbf80
-DATA e4m3Words<>+4(SB)/2, $0x4000
-DATA e4m3Words<>+8(SB)/4, $0x43800000 // 2^8
-GLOBL e4m3Words<>(SB), RODATA|NOPTR, $12
-
-#define LARGEST      Y8
-#define MAGNITUDE    Y9
-#define FIELDS       Y10
-#define TOP_EXPONENT Y11
-#define REBIAS       Z12
+#define FIELDS       Y8
+#define TO_FIELDS    Y9
+#define TO_SIGN      Y10
+#define LARGEST      Y11
+#define SIGN_BIT         Y12
+#define TOP_EXPONENT Y13
+#define REBIAS       Z14
 
 // func decodeBF16AVX512(dst *float32, src *uint16, n int)
 TEXT ·decodeBF16AVX512(SB), NOSPLIT, $0-24
@@ -100,23 +103,27 @@ TEXT ·dequantize16AVX512(SB), NOSPLIT, $0-28
 TEXT ·dequantizeE5M2AVX512(SB), NOSPLIT, $0-28
 	DEQUANTIZE_E5M2
 
-// func dequantizeE4M3AVX512(dst *float32, src *uint8, n int, scaleInv float32, largest uint32)
-TEXT ·dequantizeE4M3AVX512(SB), NOSPLIT, $0-32
-	DEQUANTIZE_E4M3
+// func dequantizeAVX512(dst *float32, src *uint8, n int, scaleInv float32, c *decodeWords)
+TEXT ·dequantizeAVX512(SB), NOSPLIT, $0-40
+	DEQUANTIZE
 
 #include "ymm_amd64.h"
 
-#undef LARGEST
-#undef MAGNITUDE
 #undef FIELDS
+#undef TO_FIELDS
+#undef TO_SIGN
+#undef LARGEST
+#undef SIGN_BIT
 #undef TOP_EXPONENT
 #undef REBIAS
 
-#define LARGEST      X8
-#define MAGNITUDE    X9
-#define FIELDS       X10
-#define TOP_EXPONENT X11
-#define REBIAS       Y12
+#define FIELDS       X8
+#define TO_FIELDS    X9
+#define TO_SIGN      X10
+#define LARGEST      X11
+#define SIGN_BIT         X12
+#define TOP_EXPONENT X13
+#define REBIAS       Y14
 
 // func decodeBF16AVX2(dst *float32, src *uint16, n int)
 TEXT ·decodeBF16AVX2(SB), NOSPLIT, $0-24
@@ -130,6 +137,6 @@ TEXT ·dequantize16AVX2(SB), NOSPLIT, $0-28
 TEXT ·dequantizeE5M2AVX2(SB), NOSPLIT, $0-28
 	DEQUANTIZE_E5M2
 
-// func dequantizeE4M3AVX2(dst *float32, src *uint8, n int, scaleInv float32, largest uint32)
-TEXT ·dequantizeE4M3AVX2(SB), NOSPLIT, $0-32
-	DEQUANTIZE_E4M3
+// func dequantizeAVX2(dst *float32, src *uint8, n int, scaleInv float32, c *decodeWords)
+TEXT ·dequantizeAVX2(SB), NOSPLIT, $0-40
+	DEQUANTIZE

@@ -1,5 +1,6 @@
 //go:build !noasm
 
+#include "go_asm.h"
 #include "neon_arm64.h"
 #include "textflag.h"
 
@@ -74,36 +75,46 @@ loop:
 	NEXT(loop)
 	RET
 
-// An E4M3 code, its fields shifted to their place in F16, is the F16 code of 2^-8
-// times the value, for subnormals too, because the exponent biases are 7 and 15.
-// Codes from special on get the top exponent of F16 instead. The loop computes the
-// two bytes of each F16 code separately and interleaves them. The multiplication by
-// 2^8 is exact and comes first, because 2^8 times the scale can overflow.
-//
-// func dequantizeE4M3NEON(dst *float32, src *uint8, n int, scaleInv float32, special uint32)
-TEXT ·dequantizeE4M3NEON(SB), NOSPLIT, $0-32
+// HALVES sets word to the F16 codes of eight codes, one in each 16-bit lane, see
+// DEQUANTIZE in decode_amd64.s. fields is a temporary; the first two arguments are the
+// numbers of the registers word and fields.
+#define HALVES(w, f, word, fields) \
+	VMULH(25, w, f) \
+	VMULH(26, w, w) \
+	VAND V24.B16, fields.B16, fields.B16 \
+	VAND V27.B16, word.B16, word.B16 \
+	VORR fields.B16, word.B16, word.B16 \
+	VCMHIH(28, f, f) \
+	VAND V29.B16, fields.B16, fields.B16 \
+	VORR fields.B16, word.B16, word.B16
+
+// func dequantizeNEON(dst *float32, src *uint8, n int, scaleInv float32, c *decodeWords)
+TEXT ·dequantizeNEON(SB), NOSPLIT, $0-40
 	DEQUANTIZE_SETUP
-	MOVWU special+28(FP), R3
-	VDUP  R3, V29.B16
-	VMOVI $0x7f, V28.B16
-	VMOVI $0x80, V27.B16
-	VMOVI $0xc0, V26.B16
-	MOVD  $0x43800000, R3 // 2^8
-	VDUP  R3, V25.S4
+	MOVD  c+32(FP), R4
+	MOVHU decodeWords_fields(R4), R3
+	VDUP  R3, V24.H8
+	MOVHU decodeWords_toFields(R4), R3
+	VDUP  R3, V25.H8
+	MOVHU decodeWords_toSign(R4), R3
+	VDUP  R3, V26.H8
+	MOVHU decodeWords_sign(R4), R3
+	VDUP  R3, V27.H8
+	MOVHU decodeWords_largest(R4), R3
+	VDUP  R3, V28.H8
+	MOVHU decodeWords_top(R4), R3
+	VDUP  R3, V29.H8
+	MOVWU decodeWords_rebias(R4), R3
+	VDUP  R3, V23.S4
 
 loop:
 	VLD1.P 16(R1), [V6.B16]
-	VSHL   $7, V6.B16, V7.B16      // low byte: the last mantissa bit
-	VUSHR  $1, V6.B16, V16.B16     // high byte, except its two top bits
-	VAND   V28.B16, V6.B16, V17.B16
-	VUMAX  V29.B16, V17.B16, V18.B16
-	VCMEQ  V18.B16, V17.B16, V17.B16 // magnitude >= special
-	VBIT   V27.B16, V6.B16, V17.B16  // the sign above it
-	VBIT   V26.B16, V17.B16, V16.B16
-	VZIP1  V16.B16, V7.B16, V4.B16
-	VZIP2  V16.B16, V7.B16, V5.B16
+	VZIP1  V30.B16, V6.B16, V4.B16
+	VZIP2  V30.B16, V6.B16, V5.B16
+	HALVES(4, 16, V4, V16)
+	HALVES(5, 17, V5, V17)
 	FROM_F16
-	TIMES(25)
+	TIMES(23)
 	TIMES(31)
 	NEXT(loop)
 	RET

@@ -4,58 +4,135 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"sort"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
 var (
-	fp8Formats  = []DType{E4M3, E4M3IEEE, E5M2}
-	castFormats = []DType{E4M3, E4M3IEEE, E5M2, BF16, F16}
-	overflows   = []Overflow{Saturate, NonSaturating}
+	fp8Formats = []DType{E4M3, E4M3IEEE, E5M2}
+	// codeFormats have codes of at most eight bits: all named ones, and some of each kind
+	// that the grammar allows.
+	codeFormats = func() []DType {
+		list := append(fp8Formats, E2M1, E2M3, E3M2, INT8, INT4)
+		for _, name := range []string{
+			"e3m4", "e2m4", "e4m2", "e1m2", "e2m5fin", "e5m2fn", "e6m1", "e4m3b11", "e3m1b0", "e2m1ieee", "e3m2fn",
+			"e4m3fnuz", "e5m2fnuz", "e3m2fnuz", "e5m2p3109", "e4m3p3109", "e3m3p3109",
+		} {
+			list = append(list, parsed(name))
+		}
+		return list
+	}()
+	// kinds are one format of each kind that the slice functions treat differently.
+	kinds = []DType{E4M3, E5M2, E2M3, INT8, INT4, parsed("e4m3fnuz"), parsed("e6m1"), parsed("e5m2p3109")}
+	// roundedFormats are rounded values of BF16.
+	roundedFormats = []DType{parsed("e8m3"), parsed("e8m5"), parsed("e7m7"), parsed("e5m4"), parsed("e6m3")}
+	castFormats    = slices.Concat(codeFormats, []DType{BF16, F16})
+	overflows      = []Overflow{Saturate, NonSaturating}
 )
+
+func parsed(name string) DType {
+	d, err := ParseDType(name)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
 
 // oracle is a reference of one format, independent of the code under test. It
 // lists the non-negative finite values in the order of their codes, in float64,
 // where the values, their midpoints and every float32 are exact.
 type oracle struct {
 	values   []float64 // plus the value that would follow the largest one
-	overflow uint32    // code that follows the largest finite one
+	overflow uint32    // the code after the largest finite one
+	beyond   uint32    // what overflow gives without saturation, before the sign
 	sign     uint32
 	nan      uint32
+	integer  bool
+	noSigned bool // NaN in place of -0
 }
 
-// newOracle computes the values binade by binade. Bias, exponent and mantissa
-// bits come from the papers that define the formats. last is the number of codes
-// with the top exponent that stand for finite values.
+// newOracle computes the values binade by binade. Bias, exponent and mantissa bits come
+// from the papers that define the formats, or from the name. last is the number of codes
+// with the top exponent that stand for finite values, less one.
 func newOracle(d DType) *oracle {
-	type layout struct{ bias, exponentBits, mantissaBits, last int }
-	l := map[DType]layout{
-		E4M3:     {7, 4, 3, 7},
-		E4M3IEEE: {7, 4, 3, 0},
-		E5M2:     {15, 5, 2, 0},
-		BF16:     {127, 8, 7, 0},
-		F16:      {15, 5, 10, 0},
-	}[d]
-	o := &oracle{}
-	per := 1 << l.mantissaBits
-	for e := range 1 << l.exponentBits {
-		for m := range per {
-			v := (1 + float64(m)/float64(per)) * math.Pow(2, float64(e-l.bias))
-			if e == 0 {
-				v = float64(m) / float64(per) * math.Pow(2, float64(1-l.bias))
-			}
-			o.values = append(o.values, v)
-			if e == 1<<l.exponentBits-1 && m == l.last {
-				o.overflow = uint32(e<<l.mantissaBits | m)
-				o.sign = 1 << (l.exponentBits + l.mantissaBits)
-				o.nan = o.sign - 1
-				return o
-			}
-		}
+	type layout struct {
+		bias, exponentBits, mantissaBits, last int
+		special                                string
 	}
-	panic("oracle: layout.last exceeds the mantissa")
+	if d == INT8 || d == INT4 {
+		o := &oracle{integer: true, sign: map[DType]uint32{INT8: 128, INT4: 8}[d]}
+		for i := range o.sign + 1 {
+			o.values = append(o.values, float64(i))
+		}
+		o.overflow, o.beyond = o.sign, o.sign-1
+		return o
+	}
+	l, ok := map[string]layout{
+		"e4m3":      {7, 4, 3, 6, "nan"},
+		"e4m3ieee":  {7, 4, 3, -1, "inf"},
+		"e5m2":      {15, 5, 2, -1, "inf"},
+		"bf16":      {127, 8, 7, -1, "inf"},
+		"fp16":      {15, 5, 10, -1, "inf"},
+		"e2m1":      {1, 2, 1, 1, "none"},
+		"e2m3":      {1, 2, 3, 7, "none"},
+		"e3m2":      {3, 3, 2, 3, "none"},
+		"e3m4":      {3, 3, 4, -1, "inf"},
+		"e2m4":      {1, 2, 4, 15, "none"},
+		"e4m2":      {7, 4, 2, 3, "none"},
+		"e1m2":      {0, 1, 2, 3, "none"},
+		"e2m5fin":   {1, 2, 5, 31, "none"},
+		"e5m2fn":    {15, 5, 2, 2, "nan"},
+		"e6m1":      {31, 6, 1, -1, "inf"},
+		"e4m3b11":   {11, 4, 3, 6, "nan"},
+		"e3m1b0":    {0, 3, 1, 1, "none"},
+		"e2m1ieee":  {1, 2, 1, -1, "inf"},
+		"e3m2fn":    {3, 3, 2, 2, "nan"},
+		"e4m3fnuz":  {8, 4, 3, 7, "zero"},
+		"e5m2fnuz":  {16, 5, 2, 3, "zero"},
+		"e3m2fnuz":  {4, 3, 2, 3, "zero"},
+		"e5m2p3109": {16, 5, 2, 2, "zero and inf"},
+		"e4m3p3109": {8, 4, 3, 6, "zero and inf"},
+		"e3m3p3109": {4, 3, 3, 6, "zero and inf"},
+	}[d.String()]
+	if !ok {
+		panic("oracle: no layout for " + d.String())
+	}
+	o := &oracle{sign: 1 << (l.exponentBits + l.mantissaBits), noSigned: strings.HasPrefix(l.special, "zero")}
+	per := 1 << l.mantissaBits
+	o.overflow = uint32((1<<l.exponentBits-1)<<l.mantissaBits + l.last + 1)
+	for code := range int(o.overflow) + 1 {
+		e, m := code/per, code%per
+		v := (1 + float64(m)/float64(per)) * math.Pow(2, float64(e-l.bias))
+		if e == 0 {
+			v = float64(m) / float64(per) * math.Pow(2, float64(1-l.bias))
+		}
+		o.values = append(o.values, v)
+	}
+	o.beyond, o.nan = o.overflow, o.sign-1
+	switch l.special {
+	case "none":
+		o.beyond = o.overflow - 1
+	case "zero":
+		o.beyond, o.nan = o.sign, o.sign
+	case "zero and inf":
+		o.nan = o.sign
+	}
+	return o
+}
+
+// signed returns the code of a magnitude with a sign.
+func (o *oracle) signed(code uint32, negative bool) uint32 {
+	switch {
+	case !negative || o.noSigned && (code == 0 || code == o.sign):
+		return code
+	case o.integer:
+		return (2*o.sign - code) % (2 * o.sign)
+	}
+	return code | o.sign
 }
 
 // below returns the code of the largest value not above x >= 0. From the value
@@ -86,10 +163,13 @@ func (o *oracle) threshold(x float64, code uint32) uint64 {
 }
 
 func (o *oracle) limit(code uint32, mode Overflow) uint32 {
-	if code >= o.overflow && mode == Saturate {
+	switch {
+	case code < o.overflow:
+		return code
+	case mode == Saturate:
 		return o.overflow - 1
 	}
-	return code
+	return o.beyond
 }
 
 // check compares both scalar casts of x and -x with the oracle; code is
@@ -97,8 +177,14 @@ func (o *oracle) limit(code uint32, mode Overflow) uint32 {
 func (o *oracle) check(t *testing.T, d DType, bits, code uint32) {
 	magnitude := float64(math.Float32frombits(bits))
 	first := o.threshold(magnitude, code)
-	for _, sign := range [2]uint32{0, o.sign} {
-		x := math.Float32frombits(bits | sign/o.sign<<31)
+	for _, negative := range [2]bool{false, true} {
+		x := float32(magnitude)
+		if negative {
+			x = -x
+		}
+		if bits > 0x7f800000 { // a conversion could change NaN
+			x = math.Float32frombits(bits | math.Float32bits(x)&(1<<31))
+		}
 		for _, mode := range overflows {
 			if code+1 < o.overflow && mode != Overflow(bits&1) {
 				continue // far below the maximum the modes agree: check one of them
@@ -109,7 +195,7 @@ func (o *oracle) check(t *testing.T, d DType, bits, code uint32) {
 				}
 				continue
 			}
-			if got, want := d.Nearest(x, mode), o.nearest(magnitude, code, mode)|sign; got != want {
+			if got, want := d.Nearest(x, mode), o.signed(o.nearest(magnitude, code, mode), negative); got != want {
 				t.Fatalf("%s: nearest, overflow %d: %v (%#08x) gives %#x, want %#x", d, mode, x, math.Float32bits(x), got, want)
 			}
 			for _, random := range [2]uint64{first - 1, first} { // the last that rounds down, the first that rounds up
@@ -120,7 +206,7 @@ func (o *oracle) check(t *testing.T, d DType, bits, code uint32) {
 				if random >= first {
 					want++
 				}
-				want = o.limit(want, mode) | sign
+				want = o.signed(o.limit(want, mode), negative)
 				if got := d.Stochastic(x, uint32(random), mode); got != want {
 					t.Fatalf("%s: stochastic, overflow %d: %v (%#08x) with %#x gives %#x, want %#x",
 						d, mode, x, math.Float32bits(x), random, got, want)
@@ -170,24 +256,34 @@ func TestFloat32MatchesOracle(t *testing.T) {
 	for _, d := range castFormats {
 		o := newOracle(d)
 		require.Equal(t, float64(d.Max()), o.values[o.overflow-1], d)
-		for code := range o.sign {
-			for _, sign := range []uint32{0, o.sign} {
-				got := d.Float32(code | sign)
+		for magnitude := range o.sign {
+			for _, negative := range []bool{false, true} {
+				code := o.signed(magnitude, negative)
+				got := d.Float32(code)
 				switch {
-				case code < o.overflow:
-					require.Equal(t, o.values[code], math.Abs(float64(got)))
-					require.Equal(t, sign != 0, math.Signbit(float64(got)))
-				case code == o.overflow && d != E4M3:
-					require.True(t, math.IsInf(float64(got), 1-2*int(sign/o.sign)), "%s %#x", d, code)
+				case magnitude < o.overflow:
+					require.Equal(t, o.values[magnitude], math.Abs(float64(got)), "%s %#x", d, code)
+					require.Equal(t, negative && code != 0, math.Signbit(float64(got)), "%s %#x", d, code)
+				case magnitude == o.beyond && o.nan != o.beyond:
+					sign := 1
+					if negative {
+						sign = -1
+					}
+					require.True(t, math.IsInf(float64(got), sign), "%s %#x", d, code)
 				default:
 					require.True(t, math.IsNaN(float64(got)), "%s %#x", d, code)
 				}
-				if d.Size() == 1 {
-					require.Equal(t, math.Float32bits(got), math.Float32bits(d.Table()[code|sign]))
+				if d.Format().Bits <= 8 {
+					require.Equal(t, math.Float32bits(got), math.Float32bits(d.Table()[code]))
 				}
 			}
 		}
+		if o.noSigned {
+			require.True(t, math.IsNaN(float64(d.Float32(o.sign))), d)
+		}
 	}
+	require.Equal(t, float32(-128), INT8.Float32(0x80), "no cast gives this code")
+	require.Equal(t, float32(-8), INT4.Float32(8))
 }
 
 // everyFloat32 runs f over the bits of all non-negative float32, in parallel

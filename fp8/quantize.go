@@ -1,14 +1,15 @@
 package fp8
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 )
 
-// Quantize8 writes the FP8 code of src[i]·scale to dst[i]: one float32
-// multiplication, then one saturating cast to d, rounded to nearest even. It
-// returns the amax of src before scaling, where saturation cannot hide growth;
-// see MaxAmax for NaN and infinity.
+// Quantize8 writes the code of src[i]·scale to dst[i], one code in a byte also in formats
+// of fewer bits: one float32 multiplication, then one saturating cast to d, rounded to
+// nearest even. It returns the amax of src before scaling, where saturation cannot hide
+// growth; see MaxAmax for NaN and infinity.
 //
 // With nonTemporal, Quantize8 writes whole cache lines of codes with non-temporal
 // stores, which bypass the caches, if dst starts at a cache line and the processor has
@@ -16,24 +17,28 @@ import (
 // Such stores are weakly ordered on amd64: run an SFENCE or a locked instruction
 // before another thread reads dst. The codes do not depend on nonTemporal.
 //
-// Quantize8 panics if dst is shorter than src or d is not an FP8 format.
+// Quantize8 panics if dst is shorter than src or d is not a quantized format
+// (DType.IsQuantized).
 func Quantize8(dst []uint8, src []float32, d DType, scale float32, nonTemporal bool) (amax float32) {
-	f := d.fp8Row("Quantize8")
+	f := d.quantizedRow("Quantize8")
 	dst = dst[:len(src)]
-	n, amax := quantize8Vectors(dst, src, d, scale, nonTemporal)
+	n, amax := quantize8Vectors(dst, src, f, scale, nonTemporal && f.bytes)
+	f.fromBytes(dst[:n])
 	return MaxAmax(amax, quantizeGo(dst[n:], src[n:], f, scale))
 }
 
-// Requantize8 casts codes of the format from, BF16 or F16, to codes of the FP8 format
-// to. It dequantizes src with scaleInv and quantizes the values with scale, as Quantize8
+// Requantize8 casts codes of the format from, BF16 or F16, to codes of the quantized
+// format to. It dequantizes src with scaleInv and quantizes the values with scale, as Quantize8
 // does, without a float32 copy in memory. It returns the amax of the dequantized values.
 //
 // Requantize8 panics if dst is shorter than src, from is neither BF16 nor F16, or to is
-// not an FP8 format.
+// not a quantized format.
 func Requantize8(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, nonTemporal bool) (amax float32) {
 	checkRequantize("Requantize8", from, to)
 	dst = dst[:len(src)]
-	n, amax := requantize8Vectors(dst, src, from, to, scaleInv, scale, nonTemporal)
+	f := rows[to]
+	n, amax := requantize8Vectors(dst, src, from, f, scaleInv, scale, nonTemporal && f.bytes)
+	f.fromBytes(dst[:n])
 	return MaxAmax(amax, requantize8Go(dst[n:], src[n:], from, to, scaleInv, scale))
 }
 
@@ -53,7 +58,9 @@ func Requantize8Stochastic(dst []uint8, src []uint16, from, to DType, scaleInv, 
 	checkRequantize("Requantize8Stochastic", from, to)
 	dst = dst[:len(src)]
 	odd := oddFirst(index, len(src))
-	n, amax := requantize8StochasticVectors(dst[odd:], src[odd:], from, to, scaleInv, scale, key, index+uint64(odd), nonTemporal)
+	f := rows[to]
+	n, amax := requantize8StochasticVectors(dst[odd:], src[odd:], from, f, scaleInv, scale, key, index+uint64(odd), nonTemporal && f.bytes)
+	f.fromBytes(dst[odd:][:n])
 	amax = MaxAmax(amax, requantize8StochasticGo(dst[:odd], src[:odd], from, to, scaleInv, scale, key, index))
 	rest := odd + n
 	return MaxAmax(amax, requantize8StochasticGo(dst[rest:], src[rest:], from, to, scaleInv, scale, key, index+uint64(rest)))
@@ -70,7 +77,7 @@ func requantize8StochasticGo(dst []uint8, src []uint16, from, to DType, scaleInv
 }
 
 func checkRequantize(call string, from, to DType) {
-	to.fp8Row(call)
+	to.quantizedRow(call)
 	if from != BF16 && from != F16 {
 		panic(fmt.Sprintf("fp8: %s: source format is %s, must be bf16 or fp16", call, from))
 	}
@@ -95,10 +102,11 @@ func decode16(buffer *[256]float32, src []uint16, from DType, scaleInv float32) 
 // with Random(key, index+i), where index is the position of src[0] in its whole
 // tensor.
 func Quantize8Stochastic(dst []uint8, src []float32, d DType, scale float32, key, index uint64, nonTemporal bool) (amax float32) {
-	f := d.fp8Row("Quantize8Stochastic")
+	f := d.quantizedRow("Quantize8Stochastic")
 	dst = dst[:len(src)]
 	odd := oddFirst(index, len(src))
-	n, amax := quantize8StochasticVectors(dst[odd:], src[odd:], d, scale, key, index+uint64(odd), nonTemporal)
+	n, amax := quantize8StochasticVectors(dst[odd:], src[odd:], f, scale, key, index+uint64(odd), nonTemporal && f.bytes)
+	f.fromBytes(dst[odd:][:n])
 	return quantizeStochasticRest(dst, src, odd, odd+n, amax, f, scale, key, index)
 }
 
@@ -106,7 +114,7 @@ func Quantize8Stochastic(dst []uint8, src []float32, d DType, scale float32, key
 func Quantize16(dst []uint16, src []float32, scale float32) (amax float32) {
 	dst = dst[:len(src)]
 	n, amax := quantize16Vectors(dst, src, scale)
-	return MaxAmax(amax, quantizeGo(dst[n:], src[n:], &formats[F16], scale))
+	return MaxAmax(amax, quantizeGo(dst[n:], src[n:], rows[F16], scale))
 }
 
 // Quantize16Stochastic is Quantize8Stochastic for the format F16.
@@ -114,17 +122,17 @@ func Quantize16Stochastic(dst []uint16, src []float32, scale float32, key, index
 	dst = dst[:len(src)]
 	odd := oddFirst(index, len(src))
 	n, amax := quantize16StochasticVectors(dst[odd:], src[odd:], scale, key, index+uint64(odd))
-	return quantizeStochasticRest(dst, src, odd, odd+n, amax, &formats[F16], scale, key, index)
+	return quantizeStochasticRest(dst, src, odd, odd+n, amax, rows[F16], scale, key, index)
 }
 
 // Dequantize8 writes the value of the code src[i] times scaleInv to dst[i]. d
-// is any eight-bit format, including E8M0.
+// is a quantized format or E8M0, with one code in a byte.
 //
-// Dequantize8 panics if dst is shorter than src or d does not have eight bits.
+// Dequantize8 panics if dst is shorter than src or d has more than eight bits.
 func Dequantize8(dst []float32, src []uint8, d DType, scaleInv float32) {
 	table := d.Table()
 	dst = dst[:len(src)]
-	n := dequantize8Vectors(dst, src, d, scaleInv)
+	n := dequantize8Vectors(dst, src, rows[d], scaleInv)
 	for i, code := range src[n:] {
 		dst[n+i] = table[code] * scaleInv
 	}
@@ -159,11 +167,13 @@ func dequantize16Go(dst []float32, src []uint16, scaleInv float32) {
 	}
 }
 
-func (d DType) fp8Row(call string) *format {
-	if !d.IsFP8() {
-		panic(fmt.Sprintf("fp8: %s: %s is not an FP8 format (e4m3, e4m3ieee, e5m2)", call, d))
+// quantizedRow returns d's row. It panics, naming the function, if d is not a quantized
+// format.
+func (d DType) quantizedRow(call string) *format {
+	if !d.IsQuantized() {
+		panic(fmt.Sprintf("fp8: %s: %s is not a format for quantized elements, such as e4m3", call, d))
 	}
-	return &formats[d]
+	return rows[d]
 }
 
 // The plain Go functions (…Go) specify the assembly kernels (…Vectors). A
@@ -177,33 +187,43 @@ func (d DType) fp8Row(call string) *format {
 
 func quantizeGo[C uint8 | uint16](dst []C, src []float32, f *format, scale float32) (amax float32) {
 	dst = dst[:len(src)]
-	smallest, drop, limit, nan, signShift := f.castConstants()
+	smallest, drop, limit, signShift := f.castConstants()
 	var top uint32
 	for i, x := range src {
 		top = max(top, math.Float32bits(x)&^signBit)
 		b := math.Float32bits(x * scale)
 		if b&^signBit > infBits {
-			dst[i] = C(nan)
+			dst[i] = C(f.nan)
 			continue
 		}
-		dst[i] = C(castNearest(min(b&^signBit, limit), smallest, drop) | b&signBit>>(signShift&31))
+		code := castNearest(min(b&^signBit, limit), smallest, drop)
+		if f.bytes {
+			dst[i] = C(code | b&signBit>>(signShift&31))
+		} else {
+			dst[i] = C(f.signed(code, b))
+		}
 	}
 	return math.Float32frombits(top)
 }
 
 func quantizeStochasticGo[C uint8 | uint16](dst []C, src []float32, f *format, scale float32, key, index uint64) (amax float32) {
 	dst = dst[:len(src)]
-	smallest, drop, limit, nan, signShift := f.castConstants()
+	smallest, drop, limit, signShift := f.castConstants()
 	var top uint32
 	for i, x := range src {
 		top = max(top, math.Float32bits(x)&^signBit)
 		b := math.Float32bits(x * scale)
 		if b&^signBit > infBits {
-			dst[i] = C(nan)
+			dst[i] = C(f.nan)
 			continue
 		}
 		random := Random(key, index+uint64(i))
-		dst[i] = C(castStochastic(min(b&^signBit, limit), smallest, drop, random) | b&signBit>>(signShift&31))
+		code := castStochastic(min(b&^signBit, limit), smallest, drop, random)
+		if f.bytes {
+			dst[i] = C(code | b&signBit>>(signShift&31))
+		} else {
+			dst[i] = C(f.signed(code, b))
+		}
 	}
 	return math.Float32frombits(top)
 }
@@ -215,12 +235,44 @@ func quantizeStochasticRest[C uint8 | uint16](dst []C, src []float32, from, to i
 	return MaxAmax(amax, quantizeStochasticGo(dst[to:], src[to:], f, scale, key, index+uint64(to)))
 }
 
-// castConstants returns the arguments of the two casts below: the float32 bits
-// of the smallest normal value and the number of dropped significand bits. It
-// also returns the float32 bits of the largest value, the code of NaN, and the
-// right shift of the sign bit.
-func (f *format) castConstants() (smallest, drop, limit, nan, signShift uint32) {
-	return uint32(127+f.minExponent) << 23, uint32(23 - f.mantissaBits), math.Float32bits(f.max), f.nan(), uint32(32 - 8*f.size)
+// castConstants returns the arguments of the two casts below: the float32 bits of the
+// smallest normal value and the number of dropped significand bits. It also returns the
+// float32 bits of the largest value, and the right shift of the sign bit to the highest
+// bit of the code's byte or word.
+func (f *format) castConstants() (smallest, drop, limit, signShift uint32) {
+	return uint32(127+f.minExponent) << 23, uint32(23 - f.Mantissa), math.Float32bits(f.max), uint32(32 - max(8, f.Bits))
+}
+
+// signed returns the code of a magnitude with the sign of the float32 with the bits b.
+func (f *format) signed(magnitude, b uint32) uint32 {
+	if b&signBit == 0 {
+		return magnitude
+	}
+	return f.negative(magnitude)
+}
+
+// fromBytes converts codes from the form that vector kernels write, a magnitude with the
+// sign in the highest bit of the byte, to f's own. It handles eight codes at a time.
+func (f *format) fromBytes(codes []uint8) {
+	if f.bytes {
+		return
+	}
+	const ones = 0x0101010101010101
+	for ; len(codes) >= 8; codes = codes[8:] {
+		x := binary.LittleEndian.Uint64(codes)
+		magnitude, sign := x&(ones*0x7f), x>>7&ones
+		if f.Kind == Integer || f.Special == FNUZ || f.Special == P3109 { // there is no -0
+			sign &= (magnitude + ones*0x7f) >> 7
+		}
+		if f.Kind == Integer {
+			magnitude = (magnitude ^ sign*uint64(f.sign<<1-1)) + sign
+			sign = 0
+		}
+		binary.LittleEndian.PutUint64(codes, magnitude|sign*uint64(f.sign))
+	}
+	for i, c := range codes {
+		codes[i] = uint8(f.signed(uint32(c&0x7f), uint32(c)<<24))
+	}
 }
 
 // castNearest rounds the float32 with the bits a to nearest even with one

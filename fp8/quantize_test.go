@@ -103,7 +103,7 @@ func checkQuantize(t *testing.T, src []float32, scale float32, key, index uint64
 	for i := range guard {
 		codes8[n+i], codes16[n+i] = 0xa5, 0xa5a5
 	}
-	for _, d := range fp8Formats {
+	for _, d := range kinds {
 		require.Equal(t, amax, math.Float32bits(Quantize8(codes8, src, d, scale, false)))
 		for i, x := range src {
 			require.Equal(t, uint8(d.Nearest(x*scale, Saturate)), codes8[i], "%s: %v · %v", d, x, scale)
@@ -237,7 +237,7 @@ func TestDequantizeStaysInBounds(t *testing.T) {
 				}
 			}
 		}
-		for _, d := range append([]DType{E8M0}, fp8Formats...) {
+		for _, d := range append([]DType{E8M0}, kinds...) {
 			check(d, func(i int) uint32 { return uint32(codes8[i]) }, func(dst []float32) { Dequantize8(dst, codes8, d, 1) })
 		}
 		word := func(i int) uint32 { return uint32(codes16[i]) }
@@ -261,7 +261,7 @@ func TestDequantize(t *testing.T) {
 	}
 	got := make([]float32, 1<<16)
 	for _, scaleInv := range []float32{1, 0x1p-8, 0.3, 0x1p-126, 0x1p126, 0x1p-140, -1, 0} {
-		for _, d := range append([]DType{E8M0}, fp8Formats...) {
+		for _, d := range append([]DType{E8M0}, codeFormats...) {
 			Dequantize8(got, codes8, d, scaleInv)
 			for code := range codes8 {
 				same(d.Float32(uint32(code))*scaleInv, got[code], d, code)
@@ -330,7 +330,7 @@ func TestRequantize(t *testing.T) {
 			return x != x
 		})
 		finite := slices.DeleteFunc(slices.Clone(numbers), func(code uint16) bool { return code&0x7fff == uint16(from.Nearest(inf, NonSaturating)) })
-		for _, to := range fp8Formats {
+		for _, to := range kinds {
 			for _, scaleInv := range []float32{1, 0.3, 0x1p-130, 0x1p100, -1, nan} {
 				for _, scale := range []float32{1, 37, 0x1p100, 0, inf} {
 					nearest(finite, from, to, scaleInv, scale)
@@ -353,7 +353,7 @@ func TestRequantize(t *testing.T) {
 	}
 	require.PanicsWithValue(t, "fp8: Requantize8: source format is fp32, must be bf16 or fp16",
 		func() { Requantize8(nil, nil, F32, E4M3, 1, 1, false) })
-	require.PanicsWithValue(t, "fp8: Requantize8Stochastic: bf16 is not an FP8 format (e4m3, e4m3ieee, e5m2)",
+	require.PanicsWithValue(t, "fp8: Requantize8Stochastic: bf16 is not a format for quantized elements, such as e4m3",
 		func() { Requantize8Stochastic(nil, nil, F16, BF16, 1, 1, 0, 0, false) })
 }
 

@@ -52,19 +52,24 @@ const (
 	NonSaturating
 )
 
-// Nearest returns the code of x rounded to nearest, ties to even. It rounds
-// before it compares with the maximum: E4M3 rounds 464 to 448 in both modes, and
-// larger values become 448 (Saturate) or NaN (NonSaturating).
+// Nearest returns the code of x rounded to nearest, ties to the even code. It rounds
+// before it compares with the maximum: E4M3 rounds 464 to 448 in both modes, and larger
+// values become 448 (Saturate) or NaN (NonSaturating). A format without infinity and NaN
+// always saturates.
 //
-// Zero and values that round to zero keep their sign. NaN loses sign and
-// payload: its code has every bit but the sign set, like the canonical NaN of
-// PTX. That is 0x7f in the three FP8 formats, 0x7fff in BF16 and F16.
+// Zero and values that round to zero keep their sign if the format has -0. NaN loses sign
+// and payload: its code has every bit but the sign set, like the canonical NaN of PTX,
+// 0x7f in the FP8 formats of OCP, 0x7fff in BF16 and F16; in FNUZ and P3109 it is the
+// sign bit alone. In a format without NaN it vanishes: it becomes the largest value in a
+// floating-point format, 0 in an integer format.
 //
 // E8M0 has neither sign nor zero and follows PyTorch's float8_e8m0fnu. Nearest
 // drops the sign of x; of two equally close powers the larger wins. Values
 // below 2^-127 become 2^-127, values between 2^-127 and 2^-126 become 2^-126.
 // NaN is 0xff, and so is overflow without saturation. (ml_dtypes instead gives
 // NaN for zero and negative values.) For the scales of MX blocks use MXScale.
+//
+// The code of a format that BF16 contains (Format.Container) is that of BF16.
 //
 // Nearest panics if d is not a float format.
 func (d DType) Nearest(x float32, o Overflow) uint32 {
@@ -74,14 +79,14 @@ func (d DType) Nearest(x float32, o Overflow) uint32 {
 	f := d.floatRow("Nearest")
 	a := math.Float32bits(x) &^ signBit
 	if a > infBits {
-		return f.nan()
+		return f.stored(f.nan)
 	}
 	code, fraction := f.truncate(a)
 	const half = 1 << 31
 	if fraction > half || fraction == half && code&1 == 1 {
 		code++ // a carry out of the significand is the next exponent, as it should be
 	}
-	return f.finish(code, x, o)
+	return f.stored(f.finish(code, x, o))
 }
 
 // Stochastic returns the code of x under stochastic rounding: away from zero
@@ -104,11 +109,11 @@ func (d DType) Stochastic(x float32, random uint32, o Overflow) uint32 {
 	f := d.floatRow("Stochastic")
 	a := math.Float32bits(x) &^ signBit
 	if a > infBits {
-		return f.nan()
+		return f.stored(f.nan)
 	}
 	code, fraction := f.truncate(a)
 	_, carry := bits.Add32(fraction, random, 0)
-	return f.finish(code+carry, x, o)
+	return f.stored(f.finish(code+carry, x, o))
 }
 
 // Float32 returns the exact value of a code and ignores bits above the format's
@@ -116,67 +121,84 @@ func (d DType) Stochastic(x float32, random uint32, o Overflow) uint32 {
 //
 // Float32 panics if d is not a float format.
 func (d DType) Float32(code uint32) float32 {
-	if d == E8M0 {
-		if code&0xff == 0xff {
-			return math.Float32frombits(infBits | 1<<22)
-		}
-		return float32(math.Ldexp(1, int(code&0xff)-127))
-	}
 	f := d.floatRow("Float32")
-	magnitude := code & f.nan()
-	sign := code >> (8*f.size - 1) & 1 << 31
-	mantissa := magnitude & (1<<f.mantissaBits - 1)
-	if magnitude > f.maxCode {
-		return math.Float32frombits(sign | infBits | mantissa<<(23-f.mantissaBits))
+	if f.Container == BF16 {
+		return math.Float32frombits(code << 16)
 	}
-	exponent := int(magnitude >> f.mantissaBits)
-	if exponent > 0 {
-		mantissa |= 1 << f.mantissaBits
-		exponent-- // the lowest normal binade has the spacing of the subnormals
-	}
-	value := float32(math.Ldexp(float64(mantissa), exponent+f.minExponent-f.mantissaBits))
-	return math.Float32frombits(math.Float32bits(value) | sign)
+	return f.float32(code)
 }
 
-// Table returns the values of all 256 codes of an eight-bit format. Callers
-// share the table: do not write to it.
+// Table returns the values of all 256 codes of a format of at most eight bits; of a
+// smaller format it repeats them. Callers share the table: do not write to it.
 //
-// Table panics if d does not have eight bits.
+// Table panics if d has more than eight bits.
 func (d DType) Table() *[256]float32 {
-	if d.Size() != 1 {
-		panic(fmt.Sprintf("fp8: Table: %s does not have eight bits", d))
-	}
-	return &tables[d]
-}
-
-var tables = func() (t [len(formats)][256]float32) {
-	for d := range t {
-		for code := range t[d] {
-			if DType(d).Size() == 1 {
-				t[d][code] = DType(d).Float32(uint32(code))
-			}
-		}
+	t := d.row().values
+	if t == nil {
+		panic(fmt.Sprintf("fp8: Table: %s has no codes of at most eight bits", d))
 	}
 	return t
-}()
+}
 
 const (
 	signBit = 1 << 31
 	infBits = 0x7f800000 // float32 infinity; also the mask of the exponent
 )
 
-// floatRow returns d's row of formats. It panics, naming the method call, if d is
-// not a float format.
+// floatRow returns d's row. It panics, naming the method call, if d is not a float format.
 func (d DType) floatRow(call string) *format {
 	if !d.IsFloat() {
 		panic(fmt.Sprintf("fp8: %s: %s is not a float format", call, d))
 	}
-	return &formats[d]
+	return rows[d]
 }
 
-// nan returns the code of the canonical NaN of a format with a sign, which is
-// also the mask of all bits but the sign.
-func (f *format) nan() uint32 { return 1<<(8*f.size-1) - 1 }
+// float32 is DType.Float32 for the format's own codes.
+func (f *format) float32(code uint32) float32 {
+	code &= 1<<f.Bits - 1
+	switch f.Kind {
+	case Power:
+		if code > f.maxCode {
+			return math.Float32frombits(infBits | 1<<22)
+		}
+		return float32(math.Ldexp(1, int(code)-127))
+	case Integer:
+		return float32(int32(code<<(32-f.Bits)) >> (32 - f.Bits))
+	}
+	sign, magnitude := code/f.sign<<31, code&(f.sign-1)
+	switch {
+	case code == f.sign && (f.Special == FNUZ || f.Special == P3109):
+		return math.Float32frombits(sign | infBits | 1<<22)
+	case magnitude > f.maxCode:
+		payload := uint32(0)
+		if f.Special != P3109 {
+			payload = magnitude << (23 - f.Mantissa) & (1<<23 - 1)
+		}
+		return math.Float32frombits(sign | infBits | payload)
+	}
+	return math.Float32frombits(math.Float32bits(f.value(magnitude)) | sign)
+}
+
+// value returns the value of the code of a magnitude, finite.
+func (f *format) value(magnitude uint32) float32 {
+	exponent, mantissa := int(magnitude>>f.Mantissa), magnitude&(1<<f.Mantissa-1)
+	if exponent > 0 {
+		mantissa |= 1 << f.Mantissa
+		exponent-- // the lowest normal binade has the spacing of the subnormals
+	}
+	return float32(math.Ldexp(float64(mantissa), exponent+f.minExponent-f.Mantissa))
+}
+
+// stored returns the code that memory holds for a code of f.
+func (f *format) stored(code uint32) uint32 {
+	switch {
+	case f.Container != BF16 || f == rows[BF16]:
+		return code
+	case code == f.nan:
+		return rows[BF16].nan
+	}
+	return math.Float32bits(f.float32(code)) >> 16
+}
 
 // truncate rounds the float32 with the bits a, non-negative and not NaN, toward
 // zero. It returns the code, as if the exponent had no maximum, and the
@@ -192,19 +214,37 @@ func (f *format) truncate(a uint32) (code, fraction uint32) {
 	// Below the smallest normal value, all subnormals share one spacing.
 	smallest := uint32(127 + f.minExponent)
 	unit := max(exponent, smallest)
-	fixed := uint64(significand) << 32 >> (23 - uint32(f.mantissaBits) + unit - exponent)
-	return (unit-smallest)<<f.mantissaBits + uint32(fixed>>32), uint32(fixed)
+	fixed := uint64(significand) << 32 >> (23 - uint32(f.Mantissa) + unit - exponent)
+	return (unit-smallest)<<f.Mantissa + uint32(fixed>>32), uint32(fixed)
 }
 
-// finish applies the overflow mode and the sign of x to a rounded code.
+// finish applies the overflow mode and the sign of x to the rounded code of a magnitude.
 func (f *format) finish(code uint32, x float32, o Overflow) uint32 {
 	if code > f.maxCode {
-		code = f.maxCode
-		if o == NonSaturating {
-			code++
+		switch {
+		case o == Saturate || f.Kind == Integer || f.Special == Fin:
+			code = f.maxCode
+		case f.Special == FNUZ:
+			return f.nan
+		default: // infinity, or NaN in FN
+			code = f.maxCode + 1
 		}
 	}
-	return code | math.Float32bits(x)>>31<<(8*f.size-1)
+	if math.Float32bits(x)&signBit == 0 {
+		return code
+	}
+	return f.negative(code)
+}
+
+// negative returns the code of minus a magnitude.
+func (f *format) negative(magnitude uint32) uint32 {
+	switch {
+	case f.Kind == Integer:
+		return -magnitude & (f.sign<<1 - 1)
+	case magnitude == 0 && (f.Special == FNUZ || f.Special == P3109):
+		return 0
+	}
+	return magnitude | f.sign
 }
 
 func nearestE8M0(x float32, o Overflow) uint32 {

@@ -1,0 +1,134 @@
+package fp8
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseDType(t *testing.T) {
+	for name, want := range map[string]DType{
+		"FP32": F32, "f32": F32, "f16": F16, "e4m3fn": E4M3, "e4m3b7": E4M3, "e4m3ieee": E4M3IEEE, "e5m2ieee": E5M2,
+		"e2m1fin": E2M1, "e8m7": BF16, "E2M3": E2M3, "int8": INT8,
+	} {
+		got, err := ParseDType(name)
+		require.NoError(t, err)
+		require.Equal(t, want, got, name)
+	}
+	for name, want := range map[string]string{
+		"e3m4ieee": "e3m4", "e3m4b3": "e3m4", "e4m3fin": "e4m3fin", "e5m2fnuz": "e5m2fnuz", "e5m2b16fnuz": "e5m2fnuz",
+		"e4m3b11fnuz": "e4m3b11fnuz", "e8m5ieee": "e8m5",
+	} {
+		require.Equal(t, want, parsed(name).String())
+		require.Equal(t, parsed(name), parsed(want))
+	}
+	for name, want := range map[string]string{
+		"e4":         `unknown number format "e4"`,
+		"e9m1":       `unknown number format "e9m1"`,
+		"e4m3x":      `unknown number format "e4m3x"`,
+		"e1m3ieee":   "ieee reserves the larger of two exponents",
+		"e8m3fn":     "takes no suffix and no bias",
+		"e6m5b3":     "takes no suffix and no bias",
+		"e4m3b65":    "the bias is 65, must be at most 64",
+		"e4m3b99999": "the bias is 99999, must be at most 64",
+	} {
+		_, err := ParseDType(name)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestFormat(t *testing.T) {
+	require.Equal(t, Format{Name: "e2m1", Exponent: 2, Mantissa: 1, Bias: 1, Bits: 4, Store: 4, Container: E2M1}, E2M1.Format())
+	require.Equal(t, Format{Name: "int8", Kind: Integer, Mantissa: 7, Bits: 8, Store: 8, Container: INT8}, INT8.Format())
+	e8m5 := parsed("e8m5")
+	require.Equal(t, Format{Name: "e8m5", Exponent: 8, Mantissa: 5, Bias: 127, Special: IEEE, Bits: 14, Store: 16, Container: BF16}, e8m5.Format())
+	for d, bytes := range map[DType]int{F32: 12, BF16: 6, e8m5: 6, E4M3: 3, E2M3: 3, E2M1: 2, INT4: 2, I32: 12} {
+		require.Equal(t, bytes, d.Bytes(3), d)
+	}
+	require.Zero(t, E2M1.Size(), "two elements share a byte")
+	for d, quantized := range map[DType]bool{
+		Invalid: false, F32: false, BF16: false, F16: false, E4M3: true, E5M2: true, E8M0: false, E2M1: true, INT8: true, INT4: true,
+		I32: false, e8m5: false, parsed("e2m4"): true,
+	} {
+		require.Equal(t, quantized, d.IsQuantized(), d)
+		require.Equal(t, d != Invalid && d != I32, d.IsFloat(), d)
+	}
+	require.Equal(t, float32(0x1.fep63), parsed("e7m7").Max())
+}
+
+// TestRounded checks the formats that are rounded values of BF16.
+func TestRounded(t *testing.T) {
+	for _, d := range roundedFormats {
+		f, random := d.Format(), uint64(1)
+		spacing := math.Pow(2, -float64(f.Mantissa))
+		for range 20_000 {
+			random = mix64(random)
+			x := math.Float32frombits(uint32(random))
+			code := d.Nearest(x, Saturate)
+			y := d.Float32(code)
+			switch magnitude := math.Abs(float64(x)); {
+			case x != x:
+				require.Equal(t, uint32(0x7fff), code)
+				continue
+			case magnitude > float64(d.Max()):
+				require.Equal(t, float64(d.Max()), math.Abs(float64(y)))
+			default:
+				exponent := max(math.Floor(math.Log2(magnitude)), float64(1-f.Bias))
+				require.LessOrEqual(t, math.Abs(float64(y)-float64(x)), spacing/2*math.Pow(2, exponent), "%s: %v", d, x)
+			}
+			require.Equal(t, math.Signbit(float64(x)), math.Signbit(float64(y)))
+			require.Equal(t, BF16.Float32(code), y)
+			require.Equal(t, code, d.Nearest(y, Saturate), "%s: %v is a value of the format", d, y)
+			require.Equal(t, code, d.Stochastic(y, uint32(random>>32), Saturate))
+		}
+	}
+	require.Equal(t, uint32(0x7f80), parsed("e8m5").Nearest(math.MaxFloat32, NonSaturating))
+	require.Equal(t, uint32(0x7f7c), parsed("e8m5").Nearest(math.MaxFloat32, Saturate))
+}
+
+// TestGrammar casts to every format of at most eight bits that has a name without a bias,
+// and compares the values of its codes with their definition in float64.
+func TestGrammar(t *testing.T) {
+	count := 0
+	for exponent := 1; exponent <= 6; exponent++ {
+		for mantissa := 1; exponent+mantissa <= 7; mantissa++ {
+			for s, suffix := range specialNames {
+				name := fmt.Sprintf("e%dm%d%s", exponent, mantissa, suffix)
+				if exponent == 1 && Special(s) == IEEE {
+					continue
+				}
+				d := parsed(name)
+				f := d.Format()
+				require.Equal(t, []int{exponent, mantissa, s}, []int{f.Exponent, f.Mantissa, int(f.Special)}, name)
+				sign := 1 << (exponent + mantissa)
+				var finite []float32
+				for code := range 2 * sign {
+					x := d.Float32(uint32(code))
+					e, m := code%sign>>mantissa, float64(code%(1<<mantissa))/float64(int(1)<<mantissa)
+					want := (1 + m) * math.Pow(2, float64(e-f.Bias))
+					if e == 0 {
+						want = m * math.Pow(2, float64(1-f.Bias))
+					}
+					if x-x != 0 {
+						continue
+					}
+					require.Equal(t, want, math.Abs(float64(x)), "%s %#x", name, code)
+					finite = append(finite, x)
+				}
+				codes := make([]uint8, len(finite))
+				Quantize8(codes, finite, d, 1, false)
+				for i, x := range finite {
+					require.Equal(t, x, d.Float32(uint32(codes[i])), "%s %v", name, x)
+				}
+				specials := map[Special]int{Fin: 0, FN: 2, IEEE: 2 << mantissa, FNUZ: 1, P3109: 3}[f.Special]
+				require.Equal(t, 2*sign-specials, len(finite), name)
+				require.Equal(t, d.Max(), slices.Max(finite))
+				count++
+			}
+		}
+	}
+	require.Equal(t, 21*5-6, count)
+}
