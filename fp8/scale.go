@@ -2,6 +2,24 @@ package fp8
 
 import "math"
 
+// ScaleRule says how the scale of elements follows from their amax. A code is
+// round(x·scale), and scale_inv, the stored factor that dequantizes, is 1/scale.
+type ScaleRule uint8
+
+const (
+	// Exact: scale is limit/amax in FP32, see ScaleFor.
+	Exact ScaleRule = iota
+	// Pow2Down: limit/amax, rounded down to a power of two.
+	Pow2Down
+	// RoundUp: scale_inv is amax/max, rounded up to a power of two in E8M0, see MXScale.
+	RoundUp
+	// RoundDown: scale_inv is the power of two below amax over that below max, as OCP
+	// Microscaling 1.0, section 6.3, says: the largest elements can saturate.
+	RoundDown
+	// Quotient: scale_inv is amax/max, rounded to nearest in the format of the scale.
+	Quotient
+)
+
 // ScaleFor returns the scale that maps amax to limit, the format's maximum (less
 // a margin): limit/amax. With pow2 it rounds that down to a power of two, so
 // that scaling and unscaling are exact. amax·scale, rounded to float32, does not

@@ -27,12 +27,8 @@ func (s Copy) pow2() bool { return s.Scale == recipe.Pow2 }
 
 // declareScale declares the block scales of t, a copy as s describes it.
 func (s Copy) declareScale(t *backend.Tensor, declare func(name string, d fp8.DType, shape ...int) *backend.Tensor) {
-	d := fp8.F32
-	if s.Scale == recipe.E8M0 {
-		d = fp8.E8M0
-	}
 	rows, cols := s.Block.ScaleShape(t.Rows(), t.Cols())
-	t.Block, t.Scale = s.Block, declare(t.Name+".scale_inv", d, rows, cols)
+	t.Block, t.Scale = s.Block, declare(t.Name+".scale_inv", s.Scale.DType, rows, cols)
 }
 
 // blockCast returns the cast that stores t with block scales.

@@ -82,7 +82,7 @@ func (s *Scales) pack(vars *backend.Vars) {
 			compareBools(a.weight, b.weight),
 			cmp.Compare(a.cast.Scaling, b.cast.Scaling),
 			cmp.Compare(a.cast.Limit(), b.cast.Limit()),
-			cmp.Compare(a.cast.Scale, b.cast.Scale),
+			compareBools(a.cast.Scale != recipe.Pow2, b.cast.Scale != recipe.Pow2),
 		)
 	})
 	s.Amax = vars.Tensor(backend.Stash, "fp8.amax", fp8.F32, n)

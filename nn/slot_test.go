@@ -110,9 +110,9 @@ func TestFrozenScalesBelongToOneToken(t *testing.T) {
 
 // The error names the layer, the GEMM and the operand.
 func TestInvalidCastsAreRefused(t *testing.T) {
-	_, err := model(t, "te-block", recipe.Row{Scope: "layers.0.mlp.up_proj", Operand: recipe.Input, GEMM: recipe.Fprop, Granularity: recipe.By128x128})
+	_, err := model(t, "te-block", recipe.Row{Scope: "layers.0.mlp.up_proj", Operand: recipe.Input, GEMM: recipe.Fprop, Granularity: recipe.By(128, 128)})
 	require.EqualError(t, err, "recipe te-block: layers.0.mlp.up_proj: input of fprop: e4m3 current 128x128 shares scales between tokens, so a token would depend on later ones (use granularity 1x128)")
-	_, err = model(t, "fp8-delayed", recipe.Row{Scope: "layers.0.self_attn.o_proj", Operand: recipe.Grad, GEMM: recipe.Wgrad, Granularity: recipe.By1x32})
+	_, err = model(t, "fp8-delayed", recipe.Row{Scope: "layers.0.self_attn.o_proj", Operand: recipe.Grad, GEMM: recipe.Wgrad, Granularity: recipe.By(1, 32)})
 	require.ErrorContains(t, err, "recipe fp8-delayed: layers.0.self_attn.o_proj: grad of wgrad: e5m2 delayed 1x32")
 	require.ErrorContains(t, err, "use scaling current")
 	_, err = model(t, "fp8-current", recipe.Row{Operand: recipe.Weight, Scale: recipe.E8M0})

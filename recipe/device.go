@@ -79,7 +79,7 @@ func (r Recipe) finerScales(layers []Layer) string {
 	for _, group := range r.groups(layers) {
 		for i, p := range GEMMs {
 			for k, o := range []Operand{p.A, p.B} {
-				if g := group.casts[i][k].Granularity; g > PerTensor {
+				if g := group.casts[i][k].Granularity; g != (Granularity{}) && g != PerTensor {
 					return fmt.Sprintf("%s of %s reads %s with scales of granularity %s", p.GEMM, group.first.Scope, o, g)
 				}
 			}

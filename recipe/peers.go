@@ -68,11 +68,11 @@ var peers = []Recipe{
 	{
 		Name: "mxfp8", Summary: "MXFP8: E4M3, blocks of 32, E8M0 scales, nothing saturates",
 		Compute: fp8.BF16, Optimizer: plainState,
-		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: By1x32, Scale: E8M0}), History: 16,
+		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: By(1, 32), Scale: E8M0}), History: 16,
 	},
 }
 
 func deepSeekRows(f ScaleFormat) []Row {
-	return uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: By1x128, Scale: f},
-		Row{Operand: Weight, Granularity: By128x128})
+	return uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: By(1, 128), Scale: f},
+		Row{Operand: Weight, Granularity: By(128, 128)})
 }

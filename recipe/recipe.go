@@ -145,8 +145,8 @@ func (c Cast) Validate() error {
 		return nil
 	case c.Granularity != PerTensor && c.Scaling != Current:
 		return fmt.Errorf("%s: scales of granularity %s can only be current (use scaling current)", c, c.Granularity)
-	case c.Scale == E8M0 && c.Granularity == PerTensor:
-		return fmt.Errorf("%s: e8m0 is a format of block scales (use scale pow2, or granularity 1x32)", c)
+	case c.Scale.DType != fp8.F32 && c.Granularity == PerTensor:
+		return fmt.Errorf("%s: %s is a format of block scales (use scale pow2, or granularity 1x32)", c, c.Scale)
 	}
 	return nil
 }
@@ -237,11 +237,11 @@ func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool
 		if e.Scaling != NotGiven {
 			row.Scaling = NotGiven
 		}
-		if e.Granularity != 0 {
-			row.Granularity = 0
+		if e.Granularity != (Granularity{}) {
+			row.Granularity = Granularity{}
 		}
-		if e.Scale != 0 {
-			row.Scale = 0
+		if e.Scale != (ScaleFormat{}) {
+			row.Scale = ScaleFormat{}
 		}
 		if e.Rounding != nil {
 			row.Rounding = nil
@@ -251,7 +251,7 @@ func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool
 		return true
 	}
 	scaling := row.Scaling != NotGiven && r.smoothScaling(l, o) == NotGiven
-	return r.Cast(l, g, o).DType.IsFP8() && (scaling || row.Granularity != 0 || row.Scale != 0 || row.Rounding != nil)
+	return r.Cast(l, g, o).DType.IsFP8() && (scaling || row.Granularity != (Granularity{}) || row.Scale != (ScaleFormat{}) || row.Rounding != nil)
 }
 
 // format returns the format of an operand. In a recipe that For has resolved for a

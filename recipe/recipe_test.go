@@ -89,15 +89,15 @@ func TestFormatsOfTheRecipes(t *testing.T) {
 		{"fp8-unit", q, Dgrad, Grad, cast(fp8.E5M2, Unit)},
 		{"te-delayed", q, Dgrad, Grad, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: PerTensor, Scale: Exact}},
 		{"te-current", q, Fprop, Weight, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: PerTensor, Scale: Exact}},
-		{"te-block", q, Wgrad, Input, fine(By1x128, Pow2)},
+		{"te-block", q, Wgrad, Input, fine(By(1, 128), Pow2)},
 		{"torchao-row", w3, Wgrad, Grad, fine(PerRow, Pow2)},
 		{"torchao-row-gw-hp", w3, Wgrad, Grad, bf16},
 		{"torchao-row-gw-hp", w3, Fprop, Weight, fine(PerRow, Pow2)},
 		{"torchao-row-gw-hp", w3, Dgrad, Grad, fine(PerRow, Pow2)},
 		{"torchao-row-gw-hp", w3, Dgrad, Weight, fine(PerTensor, Pow2)},
-		{"deepseek-v3", q, Dgrad, Grad, fine(By1x128, Exact)},
-		{"deepseek-v3", q, Dgrad, Weight, fine(By128x128, Exact)},
-		{"mxfp8", q, Dgrad, Weight, fine(By1x32, E8M0)},
+		{"deepseek-v3", q, Dgrad, Grad, fine(By(1, 128), Exact)},
+		{"deepseek-v3", q, Dgrad, Weight, fine(By(128, 128), Exact)},
+		{"mxfp8", q, Dgrad, Weight, fine(By(1, 32), E8M0)},
 	} {
 		require.Equal(t, c.want, lookup(t, c.recipe).Cast(at(c.scope), c.gemm, c.operand), "%s %s %s %s", c.recipe, c.scope, c.gemm, c.operand)
 	}
@@ -175,12 +175,12 @@ func TestParseIsTheInverseOfString(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, s, got)
 	}
-	for x := Granularity(0); x <= By1x32; x++ {
+	for _, x := range []Granularity{{}, PerTensor, PerRow, By(1, 128), By(128, 128), By(1, 32), By(16, 16)} {
 		got, err := ParseGranularity(x.String())
 		require.NoError(t, err)
 		require.Equal(t, x, got)
 	}
-	for x := ScaleFormat(0); x <= E8M0; x++ {
+	for _, x := range []ScaleFormat{{}, Pow2, Exact, E8M0, {DType: fp8.E8M0, Rule: fp8.RoundDown}, NVFP4, {DType: fp8.E5M2, Rule: fp8.Quotient}} {
 		got, err := ParseScaleFormat(x.String())
 		require.NoError(t, err)
 		require.Equal(t, x, got)
@@ -192,6 +192,14 @@ func TestParseIsTheInverseOfString(t *testing.T) {
 	}
 	_, err := ParseScaling("sometimes")
 	require.ErrorContains(t, err, "unit, current, delayed")
+	for _, bad := range []string{"column", "1x", "0x32", "1x0", "x", "1x32x2", "-1x1"} {
+		_, err := ParseGranularity(bad)
+		require.ErrorContains(t, err, "unknown granularity")
+	}
+	for _, bad := range []string{"bf16", "int8", "e8m0+fp32", "e4m3:floor", "+fp32", "fp32+fp32"} {
+		_, err := ParseScaleFormat(bad)
+		require.ErrorContains(t, err, "unknown scale format")
+	}
 }
 
 // The table names every linear layer once and lists an exception's layer separately.
@@ -239,11 +247,11 @@ func TestRowHasEffect(t *testing.T) {
 
 		{"a format, set earlier", "fp8-current", []Row{{DType: fp8.BF16}, {Scope: up, DType: fp8.E4M3}}, false},
 		{"a scaling, set earlier", "fp8-current", []Row{{Scaling: Unit}, {Scope: up, Scaling: Delayed}}, false},
-		{"a granularity, set earlier", "fp8-current", []Row{{Granularity: By1x128}, {Scope: up, Granularity: PerRow}}, false},
+		{"a granularity, set earlier", "fp8-current", []Row{{Granularity: By(1, 128)}, {Scope: up, Granularity: PerRow}}, false},
 		{"a scale format, set earlier", "fp8-current", []Row{{Scale: Pow2}, {Scope: up, Scale: Exact}}, false},
 		{"a rounding, set earlier", "fp8-current", []Row{{Rounding: nearest}, {Scope: up, Operand: Grad, Rounding: &stochastic}}, false},
 		{"other fields of a row whose format is set earlier", "fp8-current", []Row{{DType: fp8.E5M2}, {Scope: up, DType: fp8.E4M3, Granularity: PerRow}}, true},
-		{"an earlier row of another layer", "fp8-current", []Row{{Scope: down, Granularity: By1x128}, {Scope: up, Granularity: PerRow}}, true},
+		{"an earlier row of another layer", "fp8-current", []Row{{Scope: down, Granularity: By(1, 128)}, {Scope: up, Granularity: PerRow}}, true},
 
 		{"a format where nothing is FP8", "bf16", []Row{{Scope: up, DType: fp8.E4M3}}, true},
 		{"a scaling where nothing is FP8", "bf16", []Row{{Scope: up, Scaling: Delayed}}, false},

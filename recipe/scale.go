@@ -1,5 +1,13 @@
 package recipe
 
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"octet/fp8"
+)
+
 // Scaling selects where the scale of a cast comes from.
 type Scaling uint8
 
@@ -14,64 +22,108 @@ var scalingNames = []string{"", "unit", "current", "delayed"}
 
 func (s Scaling) String() string { return scalingNames[s] }
 
-// Granularity selects which elements of an operand share a scale. It is relative
-// to the GEMM that reads the operand: K is the dimension that the GEMM sums over.
-// Scales finer than per-tensor are current. GEMMs that sum over different
-// dimensions of a tensor need different scales.
-type Granularity uint8
+// Granularity says which elements of an operand share a scale: a block of Across × Along
+// elements, Along the dimension K that the GEMM sums over, so that GEMMs that sum over
+// different dimensions of a tensor need different scales. All means the whole extent; the
+// zero value is "not given". Scales finer than per-tensor are current.
+type Granularity struct{ Across, Along int }
 
-const (
-	_         Granularity = iota // not given
-	PerTensor                    // one scale for the tensor
-	PerRow                       // one for each row along K: a token, an output channel
-	By1x128                      // one for 128 elements of a row along K, as activations in DeepSeek-V3
-	By128x128                    // as weights in DeepSeek-V3
-	By1x32                       // one for 32 elements of a row along K, as in MXFP8
+// All is the whole extent of an operand in one dimension.
+const All = -1
+
+var (
+	PerTensor = Granularity{All, All}
+	PerRow    = Granularity{1, All} // one scale for each row along K: a token, an output channel
 )
 
-var granularityNames = []string{"", "tensor", "row", "1x128", "128x128", "1x32"}
+// By returns the granularity of one scale for each block of across × along elements.
+// DeepSeek-V3 has 1x128 for activations and 128x128 for weights; MX formats have 1x32,
+// NVFP4 has 1x16.
+func By(across, along int) Granularity { return Granularity{across, along} }
 
-func (g Granularity) String() string { return granularityNames[g] }
+// String returns "tensor", "row" or, for blocks, "1x128"; "" if g is not given.
+func (g Granularity) String() string {
+	switch g {
+	case Granularity{}:
+		return ""
+	case PerTensor:
+		return "tensor"
+	case PerRow:
+		return "row"
+	}
+	return fmt.Sprintf("%dx%d", g.Across, g.Along)
+}
+
+// ParseGranularity is the inverse of String.
+func ParseGranularity(s string) (g Granularity, err error) {
+	for _, g := range []Granularity{{}, PerTensor, PerRow} {
+		if s == g.String() {
+			return g, nil
+		}
+	}
+	across, along, _ := strings.Cut(s, "x")
+	for _, side := range []struct {
+		to   *int
+		text string
+	}{{&g.Across, across}, {&g.Along, along}} {
+		if *side.to, err = strconv.Atoi(side.text); err != nil || *side.to < 1 || *side.to > 1<<20 {
+			return Granularity{}, fmt.Errorf("unknown granularity %q (known: tensor, row, and a block's size across and along K, such as 1x32 and 128x128)", s)
+		}
+	}
+	return g, nil
+}
 
 // Block returns the size of the block that shares a scale, across K and along K;
 // 0 is the whole extent.
-func (g Granularity) Block() (across, along int) {
-	switch g {
-	case PerRow:
-		return 1, 0
-	case By1x128:
-		return 1, 128
-	case By128x128:
-		return 128, 128
-	case By1x32:
-		return 1, 32
-	}
-	return 0, 0
+func (g Granularity) Block() (across, along int) { return max(0, g.Across), max(0, g.Along) }
+
+// ScaleFormat says how a scale is rounded and stored. The zero value is "not given".
+type ScaleFormat struct {
+	DType fp8.DType // of the stored scale_inv
+	Rule  fp8.ScaleRule
+	// Outer adds a second factor, in FP32, for the whole tensor, which maps the tensor's
+	// largest scale to the maximum of DType.
+	Outer bool
 }
 
-// ScaleFormat selects how the scale limit/amax is rounded and stored.
-type ScaleFormat uint8
-
-const (
-	_     ScaleFormat = iota // not given
-	Pow2                     // rounded down to a power of two, so that scaling is exact
-	Exact                    // not rounded, FP32
-	E8M0                     // a power of two in eight bits, chosen so that nothing saturates (fp8.MXScale)
+var (
+	Pow2  = ScaleFormat{DType: fp8.F32, Rule: fp8.Pow2Down}               // limit/amax, rounded down to a power of two, so that scaling is exact
+	Exact = ScaleFormat{DType: fp8.F32, Rule: fp8.Exact}                  // limit/amax, in FP32
+	E8M0  = ScaleFormat{DType: fp8.E8M0, Rule: fp8.RoundUp}               // a power of two in eight bits; nothing saturates (MX)
+	NVFP4 = ScaleFormat{DType: fp8.E4M3, Rule: fp8.Quotient, Outer: true} // E4M3 for a block, and FP32 for the tensor
 )
 
-var scaleFormatNames = []string{"", "pow2", "fp32", "e8m0"}
+// String returns "pow2", "fp32", "e8m0", "e8m0:floor", or a format that the scale is
+// rounded to, as "e4m3" and "e4m3+fp32"; "" if f is not given.
+func (f ScaleFormat) String() string {
+	text := f.DType.String()
+	switch {
+	case f == ScaleFormat{}:
+		return ""
+	case f == Pow2:
+		return "pow2"
+	case f.Rule == fp8.RoundDown:
+		text += ":floor"
+	}
+	if f.Outer {
+		text += "+" + fp8.F32.String()
+	}
+	return text
+}
 
-func (f ScaleFormat) String() string { return scaleFormatNames[f] }
+// ParseScaleFormat is the inverse of String.
+func ParseScaleFormat(s string) (ScaleFormat, error) {
+	for _, f := range []ScaleFormat{{}, Pow2, Exact, E8M0, {DType: fp8.E8M0, Rule: fp8.RoundDown}} {
+		if s == f.String() {
+			return f, nil
+		}
+	}
+	name, outer := strings.CutSuffix(s, "+"+fp8.F32.String())
+	if d, err := fp8.ParseDType(name); err == nil && d.IsQuantized() && d.Format().Kind == fp8.Float {
+		return ScaleFormat{DType: d, Rule: fp8.Quotient, Outer: outer}, nil
+	}
+	return ScaleFormat{}, fmt.Errorf("unknown scale format %q (known: pow2, fp32, e8m0, e8m0:floor, and a floating-point format of up to eight bits, such as e4m3, with +fp32 for a second factor per tensor)", s)
+}
 
 // ParseScaling is the inverse of String; an empty string is the zero value.
 func ParseScaling(s string) (Scaling, error) { return parse[Scaling]("scaling", scalingNames, s) }
-
-// ParseGranularity is the inverse of String; an empty string is the zero value.
-func ParseGranularity(s string) (Granularity, error) {
-	return parse[Granularity]("granularity", granularityNames, s)
-}
-
-// ParseScaleFormat is the inverse of String; an empty string is the zero value.
-func ParseScaleFormat(s string) (ScaleFormat, error) {
-	return parse[ScaleFormat]("scale format", scaleFormatNames, s)
-}

@@ -112,6 +112,13 @@ func (v *validator) oneOf(key, value string, known []string) {
 	}
 }
 
+// parsed reports the error of parsing the value of a key.
+func (v *validator) parsed(key string, err error) {
+	if err != nil {
+		v.fail("%s: %v", key, err)
+	}
+}
+
 func (v *validator) aligned(key string, n int) {
 	if v.fp8 && n%align != 0 {
 		v.fail("%s = %d is not a multiple of %d, which FP8 GEMMs require; use %d", key, n, align, nearestMultiple(n, align))
@@ -305,9 +312,17 @@ func (v *validator) row(at string, r PrecisionRow) {
 	v.oneOf(at+".gemm", r.GEMM, []string{"", "fprop", "dgrad", "wgrad"})
 	v.oneOf(at+".operand", r.Operand, []string{"", "input", "weight", "grad"})
 	v.oneOf(at+".scaling", r.Scaling, []string{"", "unit", "current", "delayed"})
-	v.format(at+".format", r.Format, fp8.F32, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
-	v.oneOf(at+".granularity", r.Granularity, []string{"", "tensor", "row", "1x128", "128x128", "1x32"})
-	v.oneOf(at+".scale", r.Scale, []string{"", "pow2", "fp32", "e8m0"})
+	if r.Format != "" {
+		d, err := fp8.ParseDType(r.Format)
+		v.parsed(at+".format", err)
+		if err == nil && !d.IsQuantized() && d != fp8.F32 && d.Format().Container != fp8.BF16 {
+			v.fail("%s.format = %q is not a format of GEMM operands; use a format of up to eight bits such as e4m3, bf16, fp32, or bf16 with fewer bits such as e8m5", at, r.Format)
+		}
+	}
+	_, err := recipe.ParseGranularity(r.Granularity)
+	v.parsed(at+".granularity", err)
+	_, err = recipe.ParseScaleFormat(r.Scale)
+	v.parsed(at+".scale", err)
 	v.rounding(at+".rounding", r.Rounding)
 	if r.Format == "" && r.Scaling == "" && r.Granularity == "" && r.Scale == "" && r.Rounding == "" {
 		v.fail("%s sets nothing; give it a format, a scaling, a granularity, a scale or a rounding", at)
