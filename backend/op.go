@@ -69,9 +69,9 @@ func (n *Node) Cost() Cost {
 // A cast to an FP8 Out with block scales (Tensor.Block) computes them from the elements
 // that it casts. For each block, with a its largest magnitude,
 //
-//	s = Limit/a, rounded down to a power of two if Pow2   (fp8.ScaleFor)
-//	s = 2^(127-code), code = fp8.MXScale(a, Out's format)  if the scale is E8M0
-//	code = round(x·s)                                      saturating, as above
+//	s = Limit/a, for Rule Pow2Down rounded down to a power of two   (fp8.ScaleFor)
+//	s = 2^(127-code), code = fp8.MXScale(a, Out's format, Rule)     if the scale is E8M0
+//	code = round(x·s)                                               saturating, as above
 //	ScaleInv = 1/s
 //
 // in FP32. A block of zeros has s = 1, in E8M0 as MXScale says. There is no Amax to
@@ -80,6 +80,11 @@ func (n *Node) Cost() Cost {
 // NaN. In E8M0, a NaN gives MXScale's NaN; an infinity becomes the format's largest
 // value with the largest scale, 2^127, which overflows when it is read.
 //
+// With Rule Quotient the scales have a floating-point format of up to eight bits, such as
+// E4M3, and the tensor may have a second factor, Out.Outer (NVFP4). Then S is
+// fp8.OuterScale of Whole, the amax of the whole tensor, Outer is 1/S, and
+// fp8.BlockScale.Choose gives ScaleInv and s; a value is code·ScaleInv·Outer.
+//
 // ScaleInv is Out's own scale, listed because the cast writes it. Scale and Amax must
 // be nil. Only the casts of Quantize may have blocks: other ops do not have all rows of
 // a block at hand.
@@ -87,7 +92,9 @@ type Cast struct {
 	Out      *Tensor `op:"out"`
 	Scale    *Tensor `op:"in,optional"`    // F32 [1]; nil is 1
 	Amax     *Tensor `op:"inout,optional"` // F32 [1]
-	ScaleInv *Tensor `op:"out,optional"`   // F32 or E8M0, of the shape that Out.Block.ScaleShape gives
+	ScaleInv *Tensor `op:"out,optional"`   // of the shape that Out.Block.ScaleShape gives
+	Whole    *Tensor `op:"in,optional"`    // F32 [1]: the amax of the result, if Out has an Outer
+	Outer    *Tensor `op:"out,optional"`   // F32 [1]: Out's own, listed because the cast writes it
 	// Control supplies seed, step and token index to stochastic rounding.
 	Control *Tensor `op:"in,optional"`
 
@@ -98,10 +105,10 @@ type Cast struct {
 	// not Out. It gives copies of one tensor in different layouts equal codes.
 	Stream string
 
-	// Limit and Pow2 apply to block scales in F32. E8M0 implies the format's largest
-	// value and powers of two.
+	// Rule says how block scales follow from the blocks' amaxes. Limit applies to scales
+	// in F32; others imply Out's largest value.
+	Rule  fp8.ScaleRule
 	Limit float32
-	Pow2  bool
 }
 
 // StreamName returns the tensor name that the random bits depend on.
@@ -119,7 +126,7 @@ func (c Cast) check(rows, cols int) error {
 	if c.Out.Block != PerTensor {
 		c.checkBlocks(&k)
 	} else {
-		k.that(c.ScaleInv == nil && c.Limit == 0 && !c.Pow2, "ScaleInv, Limit and Pow2 belong to block scales, Out is %s with one scale", c.Out)
+		k.that(c.ScaleInv == nil && c.Limit == 0 && c.Rule == fp8.Exact && c.Whole == nil && c.Outer == nil, "ScaleInv, Whole, Outer, Limit and Rule belong to block scales, Out is %s with one scale", c.Out)
 	}
 	if c.Scale != nil {
 		k.scalar("Scale", c.Scale)
@@ -141,7 +148,7 @@ func (c Cast) check(rows, cols int) error {
 }
 
 func (c Cast) checkBlocks(k *checker) {
-	k.that(c.Out.DType.IsFP8(), "Out is %s with blocks of %s: only FP8 takes block scales", c.Out, c.Out.Block)
+	k.that(c.Out.DType.IsQuantized(), "Out is %s with blocks of %s: only formats of up to eight bits take block scales", c.Out, c.Out.Block)
 	k.that(c.Out.Block.Rows >= 0 && c.Out.Block.Cols >= 0, "Out is %s with blocks of %s, expected sizes of 0 (the whole extent) or more", c.Out, c.Out.Block)
 	k.that(c.ScaleInv != nil && c.ScaleInv == c.Out.Scale, "ScaleInv must be the scale of Out, %s, which has blocks of %s", c.Out, c.Out.Block)
 	k.that(c.Scale == nil && c.Amax == nil, "Out is %s with blocks of %s, whose scales come from its elements: Scale and Amax must be nil", c.Out, c.Out.Block)
@@ -149,10 +156,19 @@ func (c Cast) checkBlocks(k *checker) {
 		return
 	}
 	k.that(c.ScaleInv.Contiguous(), "ScaleInv is %s, which has gaps between its rows: make it a tensor of its own", c.ScaleInv)
-	if c.ScaleInv.DType == fp8.E8M0 {
-		k.that(c.Limit == 0 && !c.Pow2, "Limit and Pow2 belong to scales in fp32, ScaleInv is %s", c.ScaleInv)
-	} else {
+	kind := c.ScaleInv.DType.Format().Kind
+	k.that(c.Rule.Gives(c.ScaleInv.DType), "Rule is %s, which gives no scales in the format of ScaleInv, %s", c.Rule, c.ScaleInv)
+	if c.ScaleInv.DType == fp8.F32 {
 		k.that(c.Limit > 0, "Limit is %v, expected a positive number", c.Limit)
+	} else {
+		k.that(c.Limit == 0, "Limit belongs to scales in fp32, ScaleInv is %s", c.ScaleInv)
+	}
+	k.that(c.Outer == c.Out.Outer, "Outer must be that of Out, %s", c.Out)
+	k.that((c.Outer == nil) == (c.Whole == nil), "Outer and Whole belong together: give both or neither")
+	if c.Outer != nil && c.Whole != nil {
+		k.that(kind == fp8.Float && c.ScaleInv.DType != fp8.F32, "Out is %s with an outer factor, but ScaleInv is %s: its range needs none", c.Out, c.ScaleInv)
+		k.scalar("Outer", c.Outer)
+		k.scalar("Whole", c.Whole)
 	}
 }
 

@@ -29,7 +29,7 @@ func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
 //
 // # Block scales
 //
-// A and B may have block scales (Tensor.Block), FP32 or E8M0. An operand's scale tensor
+// A and B may have block scales (Tensor.Block). An operand's scale tensor
 // is row-major, without gaps, of the shape that ScaleShape gives for the operand as
 // stored, transposed or not: a B stored transposed as [n, k] with Block1x128 has scales
 // [n, ⌈k/128⌉]. sA, the scale of row i of op(A), and sB, that of column j of op(B), may
@@ -88,10 +88,10 @@ func (o *MatMul) check() error {
 	}
 	c.that(k == kb, "K differs: A is %s%s, B is %s%s", o.A, transposed(o.TransA), o.B, transposed(o.TransB))
 	for _, f := range []field{{"A", o.A}, {"B", o.B}} {
-		c.dtype(f.name, f.t, fp8.F32, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+		c.that(f.t.DType.IsQuantized() || f.t.DType == fp8.F32 || f.t.DType == fp8.BF16, "%s is %s, expected fp32, bf16 or a format of up to eight bits", f.name, f.t)
 	}
-	c.that(o.A.DType.IsFP8() == o.B.DType.IsFP8(), "A is %s and B is %s: both must be FP8 or neither", o.A, o.B)
-	c.that(o.A.DType.IsFP8() || o.A.DType == o.B.DType, "A is %s and B is %s: the formats must be equal", o.A, o.B)
+	c.that(o.A.DType.IsQuantized() == o.B.DType.IsQuantized(), "A is %s and B is %s: both must have up to eight bits or neither", o.A, o.B)
+	c.that(o.A.DType.IsQuantized() || o.A.DType == o.B.DType, "A is %s and B is %s: the formats must be equal", o.A, o.B)
 	c.that(o.Accum <= Fast, "unknown accumulation %d", uint8(o.Accum))
 	c.blocks(o)
 	c.epilogue(o.Epilogue(nil), m, n)

@@ -57,6 +57,9 @@ func collectOperands(op Op) ([]Operand, error) {
 			// that computes the scale lists it as an operand of its own. Block scales
 			// are computed by the op that writes the codes, so it does not read them.
 			list = append(list, Operand{t.Scale, In, field + ".Scale"})
+			if t.Outer != nil {
+				list = append(list, Operand{t.Outer, In, field + ".Outer"})
+			}
 		}
 		return nil
 	})

@@ -25,13 +25,13 @@ func TestShapeErrors(t *testing.T) {
 		{"matmul: Out is t3:fp32[5, 2], expected [2, 5]", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 5), Out: m.f(5, 2)}
 		}},
-		{"A is t1:e4m3[2, 3] and B is t3:bf16[3, 5]: both must be FP8 or neither", func(m *maker) backend.Op {
+		{"A is t1:e4m3[2, 3] and B is t3:bf16[3, 5]: both must have up to eight bits or neither", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.q(2, 3), B: m.b(3, 5), Out: m.f(2, 5)}
 		}},
 		{"A is t1:fp32[2, 3] and B is t2:bf16[3, 5]: the formats must be equal", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.f(2, 3), B: m.b(3, 5), Out: m.f(2, 5)}
 		}},
-		{"A is t1:fp16[2, 3], expected one of", func(m *maker) backend.Op {
+		{"A is t1:fp16[2, 3], expected fp32, bf16 or a format of up to eight bits", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.h(2, 3), B: m.h(3, 5), Out: m.f(2, 5)}
 		}},
 		{"RowScale is t4:fp32[5], expected fp32[2]", func(m *maker) backend.Op {
@@ -123,7 +123,7 @@ func TestShapeErrors(t *testing.T) {
 		{"rmsnorm: Out[0]: Out is t3:e4m3[2, 3] with blocks of 1x*: only Quantize computes block scales", func(m *maker) backend.Op {
 			return &backend.RMSNorm{X: m.f(2, 3), Gain: m.f(3), Out: []backend.Cast{m.byBlock(backend.PerRow, 2, 3)}}
 		}},
-		{"quantize: Out[0]: Out is t2:bf16[2, 3] with blocks of 1x*: only FP8 takes block scales", func(m *maker) backend.Op {
+		{"quantize: Out[0]: Out is t2:bf16[2, 3] with blocks of 1x*: only formats of up to eight bits take block scales", func(m *maker) backend.Op {
 			x, out := m.f(2, 3), m.b(2, 3)
 			out.Block, out.Scale = backend.PerRow, m.f(2, 1)
 			return &backend.Quantize{X: x, Out: []backend.Cast{{Out: out, ScaleInv: out.Scale, Limit: 1}}}
@@ -133,7 +133,12 @@ func TestShapeErrors(t *testing.T) {
 		{"whose scales come from its elements: Scale and Amax must be nil", spoiled(func(m *maker, c *backend.Cast) { c.Scale = m.f(1) })},
 		{"whose scales come from its elements: Scale and Amax must be nil", spoiled(func(m *maker, c *backend.Cast) { c.Amax = m.f(1) })},
 		{"Limit is 0, expected a positive number", spoiled(func(m *maker, c *backend.Cast) { c.Limit = 0 })},
-		{"Limit and Pow2 belong to scales in fp32, ScaleInv is t4:e8m0[2, 1]", spoiled(func(m *maker, c *backend.Cast) {
+		{"Rule is exact, which gives no scales in the format of ScaleInv, t4:e8m0[2, 1]", spoiled(func(m *maker, c *backend.Cast) {
+			c.ScaleInv = m.tensor(fp8.E8M0, 2, 1)
+			c.Out.Scale = c.ScaleInv
+		})},
+		{"Limit belongs to scales in fp32, ScaleInv is t4:e8m0[2, 1]", spoiled(func(m *maker, c *backend.Cast) {
+			c.Rule = fp8.RoundUp
 			c.ScaleInv = m.tensor(fp8.E8M0, 2, 1)
 			c.Out.Scale = c.ScaleInv
 		})},
@@ -147,9 +152,23 @@ func TestShapeErrors(t *testing.T) {
 			c.Out.Block = backend.ScaleBlock{Rows: -1, Cols: -1}
 			return &backend.Quantize{X: x, Out: []backend.Cast{c}}
 		}},
-		{"ScaleInv, Limit and Pow2 belong to block scales, Out is t2:e4m3[2, 3] with one scale", func(m *maker) backend.Op {
+		{"ScaleInv, Whole, Outer, Limit and Rule belong to block scales, Out is t2:e4m3[2, 3] with one scale", func(m *maker) backend.Op {
 			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.q(2, 3), Limit: 448}}}
 		}},
+		{"Outer and Whole belong together: give both or neither", spoiled(func(m *maker, c *backend.Cast) { c.Outer = m.f(1); c.Out.Outer = c.Outer })},
+		{"Outer must be that of Out, t2:e4m3[2, 3]", spoiled(func(m *maker, c *backend.Cast) { c.Outer, c.Whole = m.f(1), m.f(1) })},
+		{"Out is t2:e4m3[2, 3] with an outer factor, but ScaleInv is t3:fp32[2, 1]: its range needs none", spoiled(func(m *maker, c *backend.Cast) {
+			c.Outer, c.Whole = m.f(1), m.f(1)
+			c.Out.Outer = c.Outer
+		})},
+		{"the scale t4:e2m1[2, 2] of t2:e4m3[2, 3] must have 2 elements", spoiled(func(m *maker, c *backend.Cast) {
+			c.ScaleInv = m.tensor(fp8.E2M1, 2, 2)
+			c.Out.Scale = c.ScaleInv
+		})},
+		{"which gives no scales in the format of ScaleInv, t4:e3m2[2, 1]", spoiled(func(m *maker, c *backend.Cast) {
+			c.ScaleInv, c.Rule, c.Limit = m.tensor(fp8.E3M2, 2, 1), fp8.Quotient, 0
+			c.Out.Scale = c.ScaleInv
+		})},
 		{"amax: Out is t2:fp32[2], expected fp32[3]", func(m *maker) backend.Op { return &backend.Amax{X: m.f(2, 3), Out: m.f(2)} }},
 		{"updatescale: History is t3:fp32[5], expected fp32[window, 4]", func(m *maker) backend.Op {
 			return &backend.UpdateScale{Scale: m.f(4), ScaleInv: m.f(4), History: m.f(5), Limit: 448}
@@ -404,7 +423,7 @@ func TestShapeErrors(t *testing.T) {
 		m := &maker{vars: backend.NewVars()}
 		p := m.vars.Program("p").Scope("layers.3")
 		p.Add(c.make(m))
-		require.ErrorContains(t, p.Err(), c.want)
+		require.ErrorContains(t, p.Err(), c.want, c.want)
 		require.Regexp(t, "^layers.3: [a-z]+: ", p.Err().Error())
 		require.Empty(t, p.Nodes())
 	}

@@ -77,10 +77,13 @@ type Tensor struct {
 	Shape []int
 	Class Class
 
-	// Scale holds the scale_inv of each block (F32 or E8M0), which dequantizes:
-	// value = code × Scale. Any tensor may have one; an FP8 tensor must.
+	// Scale holds the scale_inv of each block, which dequantizes: value = code × Scale. It
+	// is F32, E8M0 or another format of up to eight bits that has NaN. Any tensor may have
+	// one; a tensor in a quantized format must. Outer, F32 [1], is a second factor of
+	// all values: value = code × Scale × Outer.
 	Scale *Tensor
 	Block ScaleBlock
+	Outer *Tensor
 
 	// A view shares the bytes of Base: element (r, c) is Base's element
 	// Offset + r·LD + c, counted in elements. Base is never itself a view.
@@ -108,7 +111,7 @@ func (t *Tensor) Cols() int { return t.Shape[len(t.Shape)-1] }
 func (t *Tensor) Elems() int { return t.Rows() * t.Cols() }
 
 // Bytes returns the size of all elements in bytes, without the gaps of a view.
-func (t *Tensor) Bytes() int64 { return int64(t.Elems()) * int64(t.DType.Size()) }
+func (t *Tensor) Bytes() int64 { return int64(t.Rows()) * int64(t.DType.Bytes(t.Cols())) }
 
 // ScaleIndex returns the index of the element of Scale that dequantizes element i of t,
 // both row-major.
@@ -161,7 +164,7 @@ func (t *Tensor) overlaps(u *Tensor) bool {
 func (t *Tensor) view(name string, offset, ld int, shape ...int) *Tensor {
 	return &Tensor{
 		Name: name, DType: t.DType, Shape: shape, Class: t.Class,
-		Scale: t.Scale, Block: t.Block,
+		Scale: t.Scale, Block: t.Block, Outer: t.Outer,
 		Base: t.Root(), Offset: t.Offset + offset, LD: ld,
 	}
 }
@@ -194,11 +197,14 @@ func shapeString(shape []int) string {
 
 // validate checks format, shape, known value and view.
 func (t *Tensor) validate() error {
-	if t.DType.Size() == 0 {
+	if t.DType.Bytes(2) == 0 {
 		return fmt.Errorf("tensor %s has no format", t.Name)
 	}
 	if len(t.Shape) == 0 {
 		return fmt.Errorf("tensor %s has no shape", t.Name)
+	}
+	if t.DType.Size() == 0 && (t.Cols()%2 != 0 || t.LD%2 != 0 || t.Offset%2 != 0) {
+		return fmt.Errorf("tensor %s is %s, of which a byte holds two elements: columns, LD and Offset must be even", t.Name, t)
 	}
 	elems := 1
 	for _, d := range t.Shape {
@@ -226,8 +232,8 @@ const maxElems = 1 << 48
 // usually attached after the tensor is declared.
 func (t *Tensor) validateScale() error {
 	if t.Scale == nil {
-		if t.DType.IsFP8() {
-			return fmt.Errorf("%s has no scale: an FP8 tensor needs one, even if it is a constant 1", t)
+		if t.DType.IsQuantized() {
+			return fmt.Errorf("%s has no scale: a quantized tensor needs one, even if it is a constant 1", t)
 		}
 		return nil
 	}
@@ -235,8 +241,11 @@ func (t *Tensor) validateScale() error {
 	if t.Scale.Elems() != rows*cols {
 		return fmt.Errorf("the scale %s of %s must have %d elements (block %s)", t.Scale, t, rows*cols, t.Block)
 	}
-	if t.Scale.DType != fp8.F32 && t.Scale.DType != fp8.E8M0 {
-		return fmt.Errorf("the scale %s of %s must be fp32 or e8m0", t.Scale, t)
+	if d := t.Scale.DType; d != fp8.F32 && (d.Format().Bits > 8 || !d.HasNaN()) {
+		return fmt.Errorf("the scale %s of %s must be fp32, e8m0 or another format of up to eight bits that has NaN, such as e4m3", t.Scale, t)
+	}
+	if t.Outer != nil && (t.Outer.DType != fp8.F32 || t.Outer.Elems() != 1) {
+		return fmt.Errorf("the outer factor %s of %s must be fp32[1]", t.Outer, t)
 	}
 	return nil
 }

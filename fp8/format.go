@@ -202,6 +202,12 @@ func (d DType) IsQuantized() bool {
 	return r.Bits > 0 && r.Bits <= 8 && r.Kind != Power
 }
 
+// HasNaN reports whether a code of d stands for NaN.
+func (d DType) HasNaN() bool {
+	r := d.row()
+	return r.Kind == Power || r.Kind == Float && r.Special != Fin
+}
+
 // IsFloat reports whether the elements are real numbers, to which casts apply: any valid
 // DType but I32.
 func (d DType) IsFloat() bool { return d.row().Bits > 0 && d != I32 }

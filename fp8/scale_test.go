@@ -87,13 +87,13 @@ func FuzzScaleFor(f *testing.F) {
 }
 
 func TestMXScale(t *testing.T) {
-	for _, d := range fp8Formats {
-		require.Equal(t, uint8(127), MXScale(d.Max(), d))
-		require.Equal(t, uint8(128), MXScale(math.Nextafter32(d.Max(), inf), d))
-		require.Equal(t, uint8(126), MXScale(d.Max()/2, d))
-		require.Equal(t, uint8(0), MXScale(0, d))
-		require.Equal(t, uint8(0xfe), MXScale(inf, d))
-		require.Equal(t, uint8(0xff), MXScale(nan, d))
+	for _, d := range []DType{E4M3, E4M3IEEE, E5M2, E2M1, E2M3, E3M2, INT8} {
+		require.Equal(t, uint8(127), MXScale(d.Max(), d, RoundUp))
+		require.Equal(t, uint8(128), MXScale(math.Nextafter32(d.Max(), inf), d, RoundUp))
+		require.Equal(t, uint8(126), MXScale(d.Max()/2, d, RoundUp))
+		require.Equal(t, uint8(0), MXScale(0, d, RoundUp))
+		require.Equal(t, uint8(0xfe), MXScale(inf, d, RoundUp))
+		require.Equal(t, uint8(0xff), MXScale(nan, d, RoundUp))
 
 		check := func(bits uint32) {
 			amax := math.Float32frombits(bits)
@@ -101,8 +101,12 @@ func TestMXScale(t *testing.T) {
 			for code < 254 && float64(amax) > float64(d.Max())*math.Pow(2, float64(code-127)) {
 				code++
 			}
-			if got := MXScale(amax, d); int(got) != code {
+			if got := MXScale(amax, d, RoundUp); int(got) != code {
 				t.Fatalf("%s: %v gives %d, want %d", d, amax, got, code)
+			}
+			floor := math.Floor(math.Log2(float64(amax))) - math.Floor(math.Log2(float64(d.Max()))) + 127
+			if got := MXScale(amax, d, RoundDown); amax >= 0x1p-126 && float64(got) != max(0, floor) {
+				t.Fatalf("%s: %v gives %d, want %v", d, amax, got, floor)
 			}
 		}
 		for e := range uint32(255) {
@@ -110,5 +114,52 @@ func TestMXScale(t *testing.T) {
 				check(e<<23 | m)
 			}
 		}
+	}
+}
+
+func TestBlockScale(t *testing.T) {
+	value := func(b *BlockScale, amax float32) (scaleInv, factor float32) {
+		code, factor := b.Choose(amax)
+		if b.Stored == F32 {
+			return math.Float32frombits(code), factor
+		}
+		return b.Stored.Float32(code), factor
+	}
+	plain := &BlockScale{Elements: E4M3, Stored: F32, Limit: 448}
+	for _, c := range []struct {
+		b                     *BlockScale
+		amax, inverse, factor float32
+	}{
+		{plain, 448, 1, 1},
+		{plain, 0, 1, 1},
+		{plain, inf, nan, 1},
+		{plain, nan, nan, 1},
+		{&BlockScale{Elements: E4M3, Stored: F32, Rule: Pow2Down, Limit: 448}, 3, 0x1p-7, 0x1p7},
+		{&BlockScale{Elements: E2M1, Stored: E8M0, Rule: RoundUp}, 7, 2, 0.5},
+		{&BlockScale{Elements: E2M1, Stored: E8M0, Rule: RoundDown}, 7, 1, 1},
+		{&BlockScale{Elements: E2M1, Stored: E8M0, Rule: RoundUp}, nan, nan, nan},
+		{&BlockScale{Elements: E2M1, Stored: E8M0, Rule: RoundDown}, inf, 0x1p127, 0x1p-127},
+		{&BlockScale{Elements: E2M1, Stored: E4M3, Rule: Quotient, Outer: 1}, 6, 1, 1},
+		{&BlockScale{Elements: E2M1, Stored: E4M3, Rule: Quotient, Outer: 1}, 6.5, 1.125, 1 / float32(1.125)},
+		{&BlockScale{Elements: E2M1, Stored: E4M3, Rule: Quotient, Outer: 1}, 1e9, 448, 1.0 / 448},
+		{&BlockScale{Elements: E2M1, Stored: E4M3, Rule: Quotient, Outer: 1}, 0x1p-12, 0, math.MaxFloat32},
+		{&BlockScale{Elements: E2M1, Stored: E4M3, Rule: Quotient, Outer: 2}, 6, 2, 1},
+		{&BlockScale{Elements: E2M1, Stored: E4M3, Rule: Quotient, Outer: nan}, 6, nan, nan},
+		{&BlockScale{Elements: E2M1, Stored: E4M3, Rule: Quotient, Outer: 1}, inf, nan, nan},
+	} {
+		inverse, factor := value(c.b, c.amax)
+		same := func(want, got float32) bool { return want == got || want != want && got != got }
+		require.True(t, same(c.inverse, inverse) && same(c.factor, factor), "%+v, amax %v: %v, %v", *c.b, c.amax, inverse, factor)
+	}
+}
+
+func TestOuterScale(t *testing.T) {
+	require.Equal(t, float32(1), OuterScale(2688, E2M1, E4M3))
+	require.Equal(t, float32(2), OuterScale(1344, E2M1, E4M3))
+	require.Equal(t, float32(1), OuterScale(0, E2M1, E4M3))
+	require.Equal(t, float32(math.MaxFloat32), OuterScale(0x1p-149, E2M1, E4M3))
+	for _, x := range []float32{inf, nan} {
+		got := OuterScale(x, E2M1, E4M3)
+		require.True(t, got != got)
 	}
 }

@@ -33,9 +33,9 @@ func (s Copy) declareScale(t *backend.Tensor, declare func(name string, d fp8.DT
 
 // blockCast returns the cast that stores t with block scales.
 func (s Copy) blockCast(t *backend.Tensor) backend.Cast {
-	c := backend.Cast{Out: t, ScaleInv: t.Scale}
-	if s.Scale != recipe.E8M0 {
-		c.Limit, c.Pow2 = s.Limit(), s.pow2()
+	c := backend.Cast{Out: t, ScaleInv: t.Scale, Rule: s.Scale.Rule}
+	if s.Scale.DType == fp8.F32 {
+		c.Limit = s.Limit()
 	}
 	return c
 }

@@ -190,14 +190,14 @@ func (s *suite) quantizeCopies() {
 type scaleFormat struct {
 	name  string
 	dtype fp8.DType
-	pow2  bool
+	rule  fp8.ScaleRule
 }
 
-var scaleFormats = []scaleFormat{{"exact", fp8.F32, false}, {"pow2", fp8.F32, true}, {"e8m0", fp8.E8M0, false}}
+var scaleFormats = []scaleFormat{{"exact", fp8.F32, fp8.Exact}, {"pow2", fp8.F32, fp8.Pow2Down}, {"e8m0", fp8.E8M0, fp8.RoundUp}}
 
 // blockCast declares an output of rows × cols with block scales, and returns its cast.
 func (b *fixture) blockCast(name string, d fp8.DType, block backend.ScaleBlock, f scaleFormat, rows, cols int) backend.Cast {
-	c := backend.Cast{Out: b.result(name, d, exactly, rows, cols), Pow2: f.pow2}
+	c := backend.Cast{Out: b.result(name, d, exactly, rows, cols), Rule: f.rule}
 	b.blocked(c.Out, block, f.dtype)
 	c.ScaleInv = c.Out.Scale
 	if f.dtype == fp8.F32 {
@@ -269,7 +269,7 @@ func (s *suite) quantizeBlocks() {
 	s.add(func(b *fixture) {
 		out := b.gapped("out", fp8.E4M3, 9, 48)
 		b.blocked(out, backend.Block1x32, fp8.E8M0)
-		b.p.Add(&backend.Quantize{X: b.gapped("x", fp8.BF16, 9, 48), Out: []backend.Cast{{Out: out, ScaleInv: out.Scale}}})
+		b.p.Add(&backend.Quantize{X: b.gapped("x", fp8.BF16, 9, 48), Out: []backend.Cast{{Out: out, ScaleInv: out.Scale, Rule: fp8.RoundUp}}})
 	}, "quantize/blocks/views")
 }
 

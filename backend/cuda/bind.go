@@ -247,7 +247,7 @@ func (b *binder) casts(list []backend.Cast) []uint64 {
 func (b *binder) cast(c backend.Cast) []uint64 {
 	var flags kernels.Flag
 	for flag, set := range map[kernels.Flag]bool{
-		kernels.Stochastic: c.Rounding == fp8.Stochastic, kernels.Tokens: c.Tokens, kernels.Transpose: c.Transpose, kernels.Pow2: c.Pow2,
+		kernels.Stochastic: c.Rounding == fp8.Stochastic, kernels.Tokens: c.Tokens, kernels.Transpose: c.Transpose, kernels.Pow2: c.Rule == fp8.Pow2Down,
 		kernels.ScaleE8M0: c.ScaleInv != nil && c.ScaleInv.DType == fp8.E8M0,
 	} {
 		if set {

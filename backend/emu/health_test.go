@@ -46,6 +46,8 @@ func TestCastHealthOfNormalNumbers(t *testing.T) {
 			q.Block, q.Scale = c.block, tr.program.Temp(c.name+".scale_inv", c.scale, across, along)
 			if cast.ScaleInv = q.Scale; c.scale == fp8.F32 {
 				cast.Limit = c.codes.Max()
+			} else {
+				cast.Rule = fp8.RoundUp
 			}
 		}
 		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{cast}})

@@ -38,7 +38,7 @@ func (b *binder) blockCast(load loader, c backend.Cast, rows, cols int) func() {
 	q := &blockCast{
 		load: load, store: b.emitter([]backend.Cast{c}, cols), rows: rows, cols: cols,
 		height: c.Out.Block.Rows, width: c.Out.Block.Cols,
-		dtype: c.Out.DType, limit: c.Limit, pow2: c.Pow2,
+		dtype: c.Out.DType, limit: c.Limit, pow2: c.Rule == fp8.Pow2Down,
 	}
 	_, q.stepI = c.Out.Block.ScaleShape(c.Out.Rows(), c.Out.Cols())
 	q.stepJ = 1
@@ -167,7 +167,7 @@ func (q *blockCast) eachBlock(col, left, n int, f func(j, from, to int)) {
 // the scale: see backend.Cast.
 func (q *blockCast) scale(amax float32, i int) float32 {
 	if q.e8m0 != nil {
-		code := fp8.MXScale(amax, q.dtype)
+		code := fp8.MXScale(amax, q.dtype, fp8.RoundUp)
 		q.e8m0[i] = code
 		return q.powers[254-code] // NaN is its own inverse
 	}

@@ -105,9 +105,12 @@ func (b *Backend) read(t *backend.Tensor) []float64 {
 	if t.Scale == nil {
 		return values
 	}
-	scales := b.stored(t.Scale)
+	scales, outer := b.stored(t.Scale), 1.0
+	if t.Outer != nil {
+		outer = b.stored(t.Outer)[0]
+	}
 	for i := range values {
-		values[i] *= scales[t.ScaleIndex(i)]
+		values[i] *= scales[t.ScaleIndex(i)] * outer
 	}
 	return values
 }
@@ -243,7 +246,7 @@ func (b *Backend) cast(x []float64, cols int, casts []backend.Cast) {
 }
 
 func decode(d fp8.DType, raw []byte) []float64 {
-	values := make([]float64, len(raw)/d.Size())
+	values := make([]float64, len(raw)*8/d.Format().Store)
 	if d == fp8.I32 {
 		for i := range values {
 			values[i] = float64(int32(binary.LittleEndian.Uint32(raw[4*i:])))
@@ -259,23 +262,27 @@ func decode(d fp8.DType, raw []byte) []float64 {
 }
 
 func encode(d fp8.DType, values []float64) []byte {
-	raw := make([]byte, 0, len(values)*d.Size())
+	raw := make([]byte, 0, max(len(values), d.Bytes(len(values))))
 	for _, v := range values {
 		var code uint32
-		if d == fp8.I32 {
-			code = uint32(int32(v))
+		if kind := d.Format().Kind; kind == fp8.Index || kind == fp8.Integer { // INT8 may hold -128, which no cast gives
+			code = uint32(int32(v)) & (1<<d.Format().Bits - 1)
 		} else {
 			// The value is exact in the format, infinity included.
 			code = d.Nearest(float32(v), fp8.NonSaturating)
 		}
-		switch d.Size() {
-		case 1:
+		switch d.Format().Store {
+		case 4, 8:
 			raw = append(raw, byte(code))
-		case 2:
+		case 16:
 			raw = binary.LittleEndian.AppendUint16(raw, uint16(code))
 		default:
 			raw = binary.LittleEndian.AppendUint32(raw, code)
 		}
+	}
+	if d.Format().Store == 4 {
+		fp8.Pack4(raw, raw)
+		raw = raw[:d.Bytes(len(values))]
 	}
 	return raw
 }

@@ -1,8 +1,6 @@
 package ref
 
 import (
-	"math"
-
 	"octet/backend"
 	"octet/fp8"
 )
@@ -26,16 +24,17 @@ func (b *Backend) blockScales(c backend.Cast, x []float64, at func(i int) int) f
 		block := c.Out.ScaleIndex(at(i))
 		amax[block] = maxAmax(amax[block], b.fp32(v))
 	}
+	choice := fp8.BlockScale{Elements: c.Out.DType, Stored: c.ScaleInv.DType, Rule: c.Rule, Limit: c.Limit, Outer: 1}
+	if c.Outer != nil {
+		choice.Outer = fp8.OuterScale(float32(b.read(c.Whole)[0]), c.Out.DType, c.ScaleInv.DType)
+		b.store(c.Outer, []float64{1 / float64(choice.Outer)})
+	}
 	scale, inv := make([]float64, len(amax)), make([]float64, len(amax))
 	for t, a := range amax {
-		s, ok := fp8.ScaleFor(float32(a), c.Limit, c.Pow2)
-		scale[t], inv[t] = float64(s), 1/float64(s)
-		if !ok && a != 0 {
-			inv[t] = math.NaN()
-		}
-		if c.ScaleInv.DType == fp8.E8M0 {
-			inv[t] = float64(fp8.E8M0.Float32(uint32(fp8.MXScale(float32(a), c.Out.DType))))
-			scale[t] = 1 / inv[t]
+		code, factor := choice.Choose(float32(a))
+		scale[t], inv[t] = float64(factor), float64(c.ScaleInv.DType.Float32(code))
+		if c.ScaleInv.DType == fp8.F32 && a-a == 0 {
+			inv[t] = 1 / scale[t] // not rounded yet
 		}
 	}
 	b.store(c.ScaleInv, inv)

@@ -1,0 +1,27 @@
+package backend_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// TestTwoElementsInAByte checks sizes and views of a format of four bits.
+func TestTwoElementsInAByte(t *testing.T) {
+	vars := backend.NewVars()
+	x := vars.Tensor(backend.Stash, "x", fp8.E2M1, 3, 8)
+	require.NoError(t, vars.Err())
+	require.Equal(t, int64(12), x.Bytes())
+	x.Scale = vars.Tensor(backend.Stash, "x.scale_inv", fp8.F32, 1)
+	out := vars.Tensor(backend.Stash, "out", fp8.F32, 1)
+	p := vars.Program("views")
+	p.Add(&backend.Amax{X: x.Columns("even", 2, 4), Out: out})
+	require.NoError(t, p.Err())
+	p.Add(&backend.Amax{X: x.Columns("odd", 1, 4), Out: out})
+	require.ErrorContains(t, p.Err(), "tensor odd is odd:e2m1[3, 4], of which a byte holds two elements: columns, LD and Offset must be even")
+	vars.Tensor(backend.Stash, "y", fp8.E2M1, 2, 3)
+	require.ErrorContains(t, vars.Err(), "columns, LD and Offset must be even")
+}
