@@ -16,12 +16,13 @@ func TestTwoElementsInAByte(t *testing.T) {
 	require.NoError(t, vars.Err())
 	require.Equal(t, int64(12), x.Bytes())
 	x.Scale = vars.Tensor(backend.Stash, "x.scale_inv", fp8.F32, 1)
-	out := vars.Tensor(backend.Stash, "out", fp8.F32, 1)
+	y, out := vars.Tensor(backend.Stash, "y", fp8.E2M1, 4, 2), vars.Tensor(backend.Stash, "out", fp8.F32, 3, 2)
+	y.Scale = x.Scale
 	p := vars.Program("views")
-	p.Add(&backend.Amax{X: x.Columns("even", 2, 4), Out: out})
+	p.Add(&backend.MatMul{A: x.Columns("even", 2, 4), B: y, Out: out})
 	require.NoError(t, p.Err())
-	p.Add(&backend.Amax{X: x.Columns("odd", 1, 4), Out: out})
+	p.Add(&backend.MatMul{A: x.Columns("odd", 1, 4), B: y, Out: out})
 	require.ErrorContains(t, p.Err(), "tensor odd is odd:e2m1[3, 4], of which a byte holds two elements: columns, LD and Offset must be even")
-	vars.Tensor(backend.Stash, "y", fp8.E2M1, 2, 3)
+	vars.Tensor(backend.Stash, "z", fp8.E2M1, 2, 3)
 	require.ErrorContains(t, vars.Err(), "columns, LD and Offset must be even")
 }
