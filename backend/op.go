@@ -81,9 +81,9 @@ func (n *Node) Cost() Cost {
 // value with the largest scale, 2^127, which overflows when it is read.
 //
 // With Rule Quotient the scales have a floating-point format of up to eight bits, such as
-// E4M3, and the tensor may have a second factor, Out.Outer (NVFP4). Then S is
-// fp8.OuterScale of Whole, the amax of the whole tensor, Outer is 1/S, and
-// fp8.BlockScale.Choose gives ScaleInv and s; a value is code·ScaleInv·Outer.
+// E4M3, and the tensor may have a scale beside them, as in NVFP4: Scale, whose inverse is
+// Out.Outer. fp8.BlockScale.Choose then gives ScaleInv and s, which includes Scale; a
+// value is code·ScaleInv·Outer.
 //
 // ScaleInv is Out's own scale, listed because the cast writes it. Scale and Amax must
 // be nil. Only the casts of Quantize may have blocks: other ops do not have all rows of
@@ -93,8 +93,6 @@ type Cast struct {
 	Scale    *Tensor `op:"in,optional"`    // F32 [1]; nil is 1
 	Amax     *Tensor `op:"inout,optional"` // F32 [1]
 	ScaleInv *Tensor `op:"out,optional"`   // of the shape that Out.Block.ScaleShape gives
-	Whole    *Tensor `op:"in,optional"`    // F32 [1]: the amax of the result, if Out has an Outer
-	Outer    *Tensor `op:"out,optional"`   // F32 [1]: Out's own, listed because the cast writes it
 	// Control supplies seed, step and token index to stochastic rounding.
 	Control *Tensor `op:"in,optional"`
 
@@ -126,7 +124,7 @@ func (c Cast) check(rows, cols int) error {
 	if c.Out.Block != PerTensor {
 		c.checkBlocks(&k)
 	} else {
-		k.that(c.ScaleInv == nil && c.Limit == 0 && c.Rule == fp8.Exact && c.Whole == nil && c.Outer == nil, "ScaleInv, Whole, Outer, Limit and Rule belong to block scales, Out is %s with one scale", c.Out)
+		k.that(c.ScaleInv == nil && c.Limit == 0 && c.Rule == fp8.Exact && c.Out.Outer == nil, "ScaleInv, Out.Outer, Limit and Rule belong to block scales, Out is %s with one scale", c.Out)
 	}
 	if c.Scale != nil {
 		k.scalar("Scale", c.Scale)
@@ -151,25 +149,19 @@ func (c Cast) checkBlocks(k *checker) {
 	k.that(c.Out.DType.IsQuantized(), "Out is %s with blocks of %s: only formats of up to eight bits take block scales", c.Out, c.Out.Block)
 	k.that(c.Out.Block.Rows >= 0 && c.Out.Block.Cols >= 0, "Out is %s with blocks of %s, expected sizes of 0 (the whole extent) or more", c.Out, c.Out.Block)
 	k.that(c.ScaleInv != nil && c.ScaleInv == c.Out.Scale, "ScaleInv must be the scale of Out, %s, which has blocks of %s", c.Out, c.Out.Block)
-	k.that(c.Scale == nil && c.Amax == nil, "Out is %s with blocks of %s, whose scales come from its elements: Scale and Amax must be nil", c.Out, c.Out.Block)
+	k.that(c.Amax == nil, "Out is %s with blocks of %s, whose scales come from its elements: Amax must be nil", c.Out, c.Out.Block)
+	k.that((c.Scale == nil) == (c.Out.Outer == nil), "Out is %s with blocks of %s: Scale belongs to an outer factor; give both or neither", c.Out, c.Out.Block)
 	if c.ScaleInv == nil {
 		return
 	}
 	k.that(c.ScaleInv.Contiguous(), "ScaleInv is %s, which has gaps between its rows: make it a tensor of its own", c.ScaleInv)
-	kind := c.ScaleInv.DType.Format().Kind
 	k.that(c.Rule.Gives(c.ScaleInv.DType), "Rule is %s, which gives no scales in the format of ScaleInv, %s", c.Rule, c.ScaleInv)
 	if c.ScaleInv.DType == fp8.F32 {
 		k.that(c.Limit > 0, "Limit is %v, expected a positive number", c.Limit)
 	} else {
 		k.that(c.Limit == 0, "Limit belongs to scales in fp32, ScaleInv is %s", c.ScaleInv)
 	}
-	k.that(c.Outer == c.Out.Outer, "Outer must be that of Out, %s", c.Out)
-	k.that((c.Outer == nil) == (c.Whole == nil), "Outer and Whole belong together: give both or neither")
-	if c.Outer != nil && c.Whole != nil {
-		k.that(kind == fp8.Float && c.ScaleInv.DType != fp8.F32, "Out is %s with an outer factor, but ScaleInv is %s: its range needs none", c.Out, c.ScaleInv)
-		k.scalar("Outer", c.Outer)
-		k.scalar("Whole", c.Whole)
-	}
+	k.that(c.Out.Outer == nil || c.Rule == fp8.Quotient, "Out is %s with an outer factor, but ScaleInv is %s: its range needs none", c.Out, c.ScaleInv)
 }
 
 // checker keeps the first error of an op's check.

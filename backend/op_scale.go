@@ -62,6 +62,10 @@ type UpdateScale struct {
 
 	Limit float32
 	Pow2  bool
+	// Outer chooses a scale for Cast.Scale beside block scales, without the bounds and the
+	// rounding of the others: see fp8.OuterScale. Limit is then the product of the largest
+	// block scale and the largest element.
+	Outer bool
 	Keep  bool
 }
 

@@ -130,8 +130,7 @@ func TestShapeErrors(t *testing.T) {
 		}},
 		{"ScaleInv must be the scale of Out, t2:e4m3[2, 3], which has blocks of 1x*", spoiled(func(m *maker, c *backend.Cast) { c.ScaleInv = nil })},
 		{"ScaleInv must be the scale of Out, t2:e4m3[2, 3], which has blocks of 1x*", spoiled(func(m *maker, c *backend.Cast) { c.ScaleInv = m.f(2, 1) })},
-		{"whose scales come from its elements: Scale and Amax must be nil", spoiled(func(m *maker, c *backend.Cast) { c.Scale = m.f(1) })},
-		{"whose scales come from its elements: Scale and Amax must be nil", spoiled(func(m *maker, c *backend.Cast) { c.Amax = m.f(1) })},
+		{"whose scales come from its elements: Amax must be nil", spoiled(func(m *maker, c *backend.Cast) { c.Amax = m.f(1) })},
 		{"Limit is 0, expected a positive number", spoiled(func(m *maker, c *backend.Cast) { c.Limit = 0 })},
 		{"Rule is exact, which gives no scales in the format of ScaleInv, t4:e8m0[2, 1]", spoiled(func(m *maker, c *backend.Cast) {
 			c.ScaleInv = m.tensor(fp8.E8M0, 2, 1)
@@ -152,14 +151,13 @@ func TestShapeErrors(t *testing.T) {
 			c.Out.Block = backend.ScaleBlock{Rows: -1, Cols: -1}
 			return &backend.Quantize{X: x, Out: []backend.Cast{c}}
 		}},
-		{"ScaleInv, Whole, Outer, Limit and Rule belong to block scales, Out is t2:e4m3[2, 3] with one scale", func(m *maker) backend.Op {
+		{"ScaleInv, Out.Outer, Limit and Rule belong to block scales, Out is t2:e4m3[2, 3] with one scale", func(m *maker) backend.Op {
 			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.q(2, 3), Limit: 448}}}
 		}},
-		{"Outer and Whole belong together: give both or neither", spoiled(func(m *maker, c *backend.Cast) { c.Outer = m.f(1); c.Out.Outer = c.Outer })},
-		{"Outer must be that of Out, t2:e4m3[2, 3]", spoiled(func(m *maker, c *backend.Cast) { c.Outer, c.Whole = m.f(1), m.f(1) })},
+		{"Scale belongs to an outer factor; give both or neither", spoiled(func(m *maker, c *backend.Cast) { c.Scale = m.f(1) })},
+		{"Scale belongs to an outer factor; give both or neither", spoiled(func(m *maker, c *backend.Cast) { c.Out.Outer = m.f(1) })},
 		{"Out is t2:e4m3[2, 3] with an outer factor, but ScaleInv is t3:fp32[2, 1]: its range needs none", spoiled(func(m *maker, c *backend.Cast) {
-			c.Outer, c.Whole = m.f(1), m.f(1)
-			c.Out.Outer = c.Outer
+			c.Scale, c.Out.Outer = m.f(1), m.f(1)
 		})},
 		{"the scale t4:e2m1[2, 2] of t2:e4m3[2, 3] must have 2 elements", spoiled(func(m *maker, c *backend.Cast) {
 			c.ScaleInv = m.tensor(fp8.E2M1, 2, 2)

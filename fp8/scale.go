@@ -78,15 +78,17 @@ type BlockScale struct {
 	Outer float32
 }
 
-// OuterScale returns the scale of a tensor whose blocks have scales in the format stored
-// and elements in the format d; amax is that of the whole tensor. The largest block then
-// has the largest scale that stored has. Its inverse is the global decode scale of
-// Transformer Engine's NVFP4. An amax of NaN or infinity gives NaN.
-func OuterScale(amax float32, d, stored DType) float32 {
+// OuterScale returns the scale of a tensor that has scales per block too: limit/amax, at
+// most the largest float32, and 1 for an amax of 0 or if the quotient is 0. amax is that of
+// the whole tensor, and limit the product of the largest block scale and the largest
+// element, 448·6 in NVFP4, so that the largest block has the largest scale. The inverse is
+// the global decode scale of Transformer Engine's NVFP4. An amax of NaN or infinity gives
+// NaN.
+func OuterScale(amax, limit float32) float32 {
 	if amax-amax != 0 {
 		return float32(math.NaN())
 	}
-	s := min(float32(stored.Max()*d.Max())/amax, math.MaxFloat32)
+	s := min(limit/amax, math.MaxFloat32)
 	if amax == 0 || s == 0 {
 		return 1
 	}

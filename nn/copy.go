@@ -18,9 +18,15 @@ type Copy struct {
 // plain returns a copy in format d without scales.
 func plain(d fp8.DType) Copy { return Copy{Cast: recipe.Cast{DType: d}} }
 
-// blockScaled reports whether the copy has per-row or block scales. The op that casts
-// computes them, so there is no amax to record.
+// blockScaled reports whether the copy has per-row or block scales, which the op that casts
+// computes.
 func (s Copy) blockScaled() bool { return s.Block != backend.PerTensor }
+
+// tensorScaled reports whether the copy has a scale for the whole tensor, with or without
+// finer scales, and so an amax to record.
+func (s Copy) tensorScaled() bool {
+	return s.DType.IsQuantized() && (!s.blockScaled() || s.Scale.Outer)
+}
 
 // pow2 reports whether the scales are rounded down to powers of two.
 func (s Copy) pow2() bool { return s.Scale == recipe.Pow2 }
@@ -46,7 +52,7 @@ type Slot struct {
 	name  string
 	casts []Copy
 	names []string  // names of the copies: the format, and more where two have the same
-	recs  []*record // nil for copies without a scale and for those with block scales
+	recs  []*record // nil for copies without a scale for the whole tensor
 	rows  []int     // rows of Health.Casts; 0 for copies that are not FP8
 }
 
@@ -76,7 +82,7 @@ func (s *Scales) declare(name string, weight bool, casts []Copy) *Slot {
 			}
 		}
 		var r *record
-		if c.DType.IsFP8() && !c.blockScaled() {
+		if c.tensorScaled() {
 			r = s.record(name, copyName, c.Cast, weight)
 		}
 		s.add(sl, c, copyName, r)

@@ -163,7 +163,9 @@ func (b *Base) cacheWeights(l *Linear) {
 func (l *Linear) bindScales(s *Scales) {
 	for i := range l.cached {
 		switch {
-		case !l.copies.casts[i].DType.IsFP8() || l.copies.casts[i].blockScaled():
+		case l.copies.recs[i] == nil:
+		case l.copies.casts[i].blockScaled():
+			l.cached[i].Outer = l.copies.recs[i].scaleInv
 		case l.copies.casts[i].Scaling == recipe.Unit:
 			l.cached[i].Scale = s.one
 		default:
@@ -187,10 +189,11 @@ func (l *Linear) castWeight(p *Pass) {
 			q.X = p.gather(l.weight, "weight.whole")
 		}
 		cast := backend.Cast{Out: t}
-		switch {
-		case !c.DType.IsFP8():
-		case c.blockScaled():
+		if c.blockScaled() {
 			cast = c.blockCast(t)
+		}
+		switch {
+		case r == nil:
 		case c.Scaling == recipe.Unit:
 			cast.Amax = r.amax
 		case p.scaling(c) == recipe.Current:
@@ -200,7 +203,7 @@ func (l *Linear) castWeight(p *Pass) {
 			}
 			p.Add(&backend.UpdateScale{
 				History: amax, Seen: r.amax, Scale: r.scale, ScaleInv: r.scaleInv,
-				Limit: c.Limit(), Pow2: c.pow2(), Keep: true,
+				Limit: c.Limit(), Pow2: c.pow2(), Outer: c.Scale.Outer, Keep: true,
 			})
 			cast.Scale = r.scale
 		default:

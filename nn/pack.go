@@ -120,7 +120,10 @@ func (s *Scales) converted(t *backend.Tensor, r *record, get func(name string) (
 		}
 		scale := float32(1)
 		if r.cast.Scaling != recipe.Unit {
-			scale, _ = fp8.ScaleFor(fp8.Amax(history[:min(s.window(r), len(history))]), r.cast.Limit(), r.cast.Scale == recipe.Pow2)
+			amax := fp8.Amax(history[:min(s.window(r), len(history))])
+			if scale, _ = fp8.ScaleFor(amax, r.cast.Limit(), r.cast.Scale == recipe.Pow2); r.cast.Scale.Outer {
+				scale = fp8.OuterScale(amax, r.cast.Limit())
+			}
 		}
 		if t == s.ScaleInv {
 			scale = 1 / scale

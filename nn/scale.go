@@ -145,7 +145,7 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 				Skip:     skip,
 				Scale:    s.Scale.Slice(first.name+".scales", from, to-from),
 				ScaleInv: s.ScaleInv.Slice(first.name+".scale_invs", from, to-from),
-				Limit:    first.cast.Limit(), Pow2: first.cast.Scale == recipe.Pow2, Keep: true,
+				Limit:    first.cast.Limit(), Pow2: first.cast.Scale == recipe.Pow2, Outer: first.cast.Scale.Outer, Keep: true,
 			})
 		}
 		from = to

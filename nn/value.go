@@ -124,22 +124,28 @@ func (p *Pass) castLater(v *Value) {
 	q := &backend.Quantize{X: v.wide}
 	for _, i := range v.later {
 		c, r, t := v.slot.casts[i], v.slot.recs[i], v.copies[i]
+		cast, inverse, name := backend.Cast{Out: t}, &t.Scale, ".scale_inv"
 		if c.blockScaled() {
 			c.declareScale(t, p.root.Temp)
-			q.Out = append(q.Out, p.rounded(c, c.blockCast(t)))
-			continue
+			cast, inverse, name = c.blockCast(t), &t.Outer, ".outer"
 		}
-		if amax == nil {
-			amax = p.root.Temp(v.slot.name+".amax", fp8.F32, 1)
-			p.Add(&backend.Amax{X: v.wide, Out: amax})
+		switch {
+		case r == nil:
+		case p.Mode == Frozen:
+			cast.Scale, *inverse = r.scale, r.scaleInv
+		default:
+			if amax == nil {
+				amax = p.root.Temp(v.slot.name+".amax", fp8.F32, 1)
+				p.Add(&backend.Amax{X: v.wide, Out: amax})
+			}
+			cast.Scale = p.root.Temp(t.Name+".scale", fp8.F32, 1)
+			*inverse = p.root.Temp(t.Name+name, fp8.F32, 1)
+			p.Add(&backend.UpdateScale{
+				History: amax, Seen: r.amax, Scale: cast.Scale, ScaleInv: *inverse,
+				Limit: c.Limit(), Pow2: c.pow2(), Outer: c.Scale.Outer,
+			})
 		}
-		scale := p.root.Temp(t.Name+".scale", fp8.F32, 1)
-		t.Scale = p.root.Temp(t.Name+".scale_inv", fp8.F32, 1)
-		p.Add(&backend.UpdateScale{
-			History: amax, Seen: r.amax, Scale: scale, ScaleInv: t.Scale,
-			Limit: c.Limit(), Pow2: c.pow2(),
-		})
-		q.Out = append(q.Out, p.rounded(c, backend.Cast{Out: t, Scale: scale}))
+		q.Out = append(q.Out, p.rounded(c, cast))
 	}
 	p.Add(q)
 }

@@ -108,9 +108,13 @@ type Cast struct {
 	Margin      int // binades kept free below the format's largest value
 }
 
-// Limit returns the magnitude that the amax is scaled to: the format's maximum / 2^Margin.
+// Limit returns the magnitude that the tensor's amax is scaled to: the format's
+// maximum / 2^Margin, with an outer scale times the largest block scale.
 func (c Cast) Limit() float32 {
 	limit := c.DType.Max()
+	if c.Scale.Outer {
+		limit *= c.Scale.DType.Max()
+	}
 	for range c.Margin {
 		limit /= 2
 	}
@@ -145,6 +149,8 @@ func (c Cast) Validate() error {
 		return nil
 	case c.Granularity != PerTensor && c.Scaling != Current:
 		return fmt.Errorf("%s: scales of granularity %s can only be current (use scaling current)", c, c.Granularity)
+	case !c.DType.HasNaN() && c.Scaling != Current:
+		return fmt.Errorf("%s: %s has no NaN, so that a NaN would vanish in the cast: the scale must carry it (use scaling current)", c, c.DType)
 	case c.Scale.DType != fp8.F32 && c.Granularity == PerTensor:
 		return fmt.Errorf("%s: %s is a format of block scales (use scale pow2, or granularity 1x32)", c, c.Scale)
 	}

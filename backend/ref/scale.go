@@ -25,9 +25,8 @@ func (b *Backend) blockScales(c backend.Cast, x []float64, at func(i int) int) f
 		amax[block] = maxAmax(amax[block], b.fp32(v))
 	}
 	choice := fp8.BlockScale{Elements: c.Out.DType, Stored: c.ScaleInv.DType, Rule: c.Rule, Limit: c.Limit, Outer: 1}
-	if c.Outer != nil {
-		choice.Outer = fp8.OuterScale(float32(b.read(c.Whole)[0]), c.Out.DType, c.ScaleInv.DType)
-		b.store(c.Outer, []float64{1 / float64(choice.Outer)})
+	if c.Scale != nil {
+		choice.Outer = float32(b.stored(c.Scale)[0])
 	}
 	scale, inv := make([]float64, len(amax)), make([]float64, len(amax))
 	for t, a := range amax {
@@ -67,6 +66,9 @@ func (b *Backend) updateScale(o *backend.UpdateScale) {
 	scale, inv := b.stored(o.Scale), b.stored(o.ScaleInv)
 	for i := range a {
 		s, ok := fp8.ScaleFor(float32(a[i]), o.Limit, o.Pow2)
+		if o.Outer {
+			s = fp8.OuterScale(float32(a[i]), o.Limit)
+		}
 		if ok || !o.Keep {
 			scale[i], inv[i] = float64(s), 1/float64(s)
 		}
