@@ -2,13 +2,14 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
 // adamState is one of the three stored tensors of a parameter.
 type adamState struct {
-	in       rows
+	in       memory.Matrix
 	out      boundCast
 	scaleInv []float32 // nil for F32 and BF16
 	limit    float32   // the format's largest value
@@ -21,10 +22,9 @@ type adamState struct {
 func (s *adamState) hasAmax() bool { return s.scaleInv != nil && s.block == 0 }
 
 func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
-	m := b.matrixOf(t)
 	return adamState{
-		in:  b.rows(t),
-		out: boundCast{dtype: m.DType, elements: elements{u16: m.U16, u8: m.U8}, name: fp8.NameKey(t.Name), rounding: o.Rounding},
+		in:  b.matrix(t),
+		out: boundCast{Matrix: b.matrix(t), name: fp8.NameKey(t.Name), rounding: o.Rounding},
 
 		scaleInv: b.f32(t.Scale), limit: t.DType.Max(), block: t.Block.Cols, pow2: o.Pow2,
 	}
@@ -68,18 +68,18 @@ func (s *adamState) writeScale(amax float32) {
 // store casts x, which begins at element at.
 func (s *adamState) store(out *boundCast, x []float32, at int) {
 	end := at + len(x)
-	switch out.dtype {
+	switch out.DType {
 	case fp8.F32:
 		return
 	case fp8.F16, fp8.BF16:
-		out.encode16(out.u16[at:end], x, 0, at)
+		out.encode16(out.U16[at:end], x, 0, at)
 		if s.floor {
-			floorCodes(out.u16[at:end], x)
+			floorCodes(out.U16[at:end], x)
 		}
 	default:
-		out.encode8(out.u8[at:end], x, 0, at)
+		out.encode8(out.U8[at:end], x, 0, at)
 		if s.floor {
-			floorCodes(out.u8[at:end], x)
+			floorCodes(out.U8[at:end], x)
 		}
 	}
 }
@@ -105,8 +105,8 @@ func (s *adamState) blocks(sp *span, cols int, f func(scaleInv []float32, from, 
 func (s *adamState) loadBlocks(x []float32, sp *span, at, cols int) {
 	in := s.in
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
-		in.scale = scaleInv
-		in.load(x[from:to], 0, at+from)
+		in.Scale = scaleInv
+		in.Load(x[from:to], 0, at+from)
 	})
 }
 

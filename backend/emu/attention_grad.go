@@ -5,6 +5,7 @@ import (
 
 	"octet/backend"
 	"octet/backend/emu/gemm"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -39,8 +40,8 @@ type attentionBackward struct {
 	heads
 	kernel     *gemm.Kernel
 	pool       *pool.Pool
-	q, k, v    scaledMatrix
-	do         scaledMatrix
+	q, k, v    memory.Matrix
+	do         memory.Matrix
 	lse, delta []float32 // [batch·heads, queries]
 	grad       struct{ q, k, v *emitter }
 	span       int // queries of a task that owns queries
@@ -72,7 +73,7 @@ func (b *binder) attentionGrad(o *backend.AttentionGrad) func() {
 func (b *binder) attentionGradWith(kernel *gemm.Kernel, o *backend.AttentionGrad, split bool) func() {
 	a := &attentionBackward{
 		heads: newHeads(kernel, o.Q, o.K, o.Batch, o.HeadDim), kernel: kernel, pool: b.pool,
-		q: b.scaledMatrixOf(o.Q), k: b.scaledMatrixOf(o.K), v: b.scaledMatrixOf(o.V), do: b.scaledMatrixOf(o.DOut),
+		q: b.matrix(o.Q), k: b.matrix(o.K), v: b.matrix(o.V), do: b.matrix(o.DOut),
 		lse: b.f32(o.LSE), delta: b.shared(o.LSE.Elems()),
 	}
 	a.grad.q = b.emitter(o.DQ, o.Q.Cols())
@@ -102,14 +103,14 @@ func (b *binder) attentionGradWith(kernel *gemm.Kernel, o *backend.AttentionGrad
 
 // attentionDelta computes δ in the layout of LSE.
 func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []float32) func() {
-	do, out := b.rows(o.DOut), b.rows(o.O)
-	cols, total := do.cols, o.Q.Rows()
+	do, out := b.matrix(o.DOut), b.matrix(o.O)
+	cols, total := do.Cols, o.Q.Rows()
 	b.pool.Reserve(2 * cols)
 	tasks, height := rowTasks(total, cols)
 	task := func(worker, task int) {
 		scratch := b.pool.Scratch[worker]
 		for r := task * height; r < min(total, (task+1)*height); r++ {
-			x, y := do.row(scratch[:cols], r), out.row(scratch[cols:2*cols], r)
+			x, y := do.Row(scratch[:cols], r), out.Row(scratch[cols:2*cols], r)
 			for head := range cols / h.dim {
 				at := (r/h.queries*(h.kv*h.perKV)+head)*h.queries + r%h.queries
 				delta[at] = simd.Dot(x[head*h.dim:][:h.dim], y[head*h.dim:][:h.dim])

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
@@ -20,17 +21,16 @@ type emitter struct {
 }
 
 type boundCast struct {
-	dtype    fp8.DType
-	ld, cols int // cols of the result
-	elements
-	scaleSrc []float32 // one element; nil is 1
-	amax     []float32
-	control  []int32
-	name     uint64 // fp8.NameKey of the stored tensor
-	rounding fp8.Rounding
-	tokens   bool
-	strips   []strip    // one for each worker, if the cast is transposed
-	copyOf   *boundCast // an earlier, transposed cast with the same codes
+	memory.Matrix           // the stored tensor
+	cols          int       // of the result
+	scaleSrc      []float32 // one element; nil is 1
+	amax          []float32
+	control       []int32
+	name          uint64 // fp8.NameKey of the stored tensor
+	rounding      fp8.Rounding
+	tokens        bool
+	strips        []strip    // one for each worker, if the cast is transposed
+	copyOf        *boundCast // an earlier, transposed cast with the same codes
 
 	// Of this run:
 	scale float32
@@ -54,9 +54,8 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 	})
 	e := &emitter{casts: make([]boundCast, 0, len(casts)), workerAmax: make([][16]uint32, b.pool.Size())}
 	for i, c := range casts {
-		m := b.matrixOf(c.Out)
 		bound := boundCast{
-			dtype: m.DType, ld: m.LD, cols: cols, elements: elements{m.F32, m.U16, m.U8},
+			Matrix: b.matrix(c.Out), cols: cols,
 			scaleSrc: b.f32(c.Scale), amax: b.f32(c.Amax), control: b.i32(c.Control),
 			name: fp8.NameKey(c.StreamName()), rounding: c.Rounding, tokens: c.Tokens,
 		}
@@ -116,14 +115,14 @@ func (e *emitter) store(worker, row, col int, x []float32) {
 		switch {
 		case c.copyOf != nil:
 			c.copy(worker, at, len(x))
-		case c.dtype == fp8.F32:
-			copy(to.f32[at:at+len(x)], x)
-		case c.dtype == fp8.BF16:
-			c.encode16(to.u16[at:at+len(x)], x, row, col)
-		case c.dtype == fp8.F16:
-			amax, known = c.encode16(to.u16[at:at+len(x)], x, row, col), true
+		case c.DType == fp8.F32:
+			copy(to.F32[at:at+len(x)], x)
+		case c.DType == fp8.BF16:
+			c.encode16(to.U16[at:at+len(x)], x, row, col)
+		case c.DType == fp8.F16:
+			amax, known = c.encode16(to.U16[at:at+len(x)], x, row, col), true
 		default:
-			amax, known = c.encode8(to.u8[at:at+len(x)], x, row, col), true
+			amax, known = c.encode8(to.U8[at:at+len(x)], x, row, col), true
 		}
 	}
 	if e.wantAmax {
@@ -137,44 +136,37 @@ func (e *emitter) store(worker, row, col int, x []float32) {
 // requantizes reports whether requantize can store the result: whether all casts are
 // to FP8.
 func (e *emitter) requantizes() bool {
-	return !slices.ContainsFunc(e.casts, func(c boundCast) bool { return !c.dtype.IsFP8() })
+	return !slices.ContainsFunc(e.casts, func(c boundCast) bool { return !c.DType.IsFP8() })
 }
 
 // requantize is store for n elements of x, BF16 or F16, from (row, col) on.
-func (e *emitter) requantize(worker, row, col, n int, x *rows) {
-	amax, from := float32(0), x.u16[row*x.ld+col:][:n]
+func (e *emitter) requantize(worker, row, col, n int, x *memory.Matrix) {
+	amax, from := float32(0), x.U16[row*x.LD+col:][:n]
 	for i := range e.casts {
 		c := &e.casts[i]
 		to, at := c.place(worker, row, col, n)
-		codes, scaleInv, stream := to.u8[at:at+n], scaleValue(x.scale), c.streamsRows()
+		codes, scaleInv, stream := to.U8[at:at+n], x.ScaleInv(), c.streamsRows()
 		switch {
 		case c.copyOf != nil:
 			c.copy(worker, at, n)
 		case c.rounding == fp8.Stochastic:
-			amax = fp8.Requantize8Stochastic(codes, from, x.dtype, c.dtype, scaleInv, c.scale, c.key, c.index(row, col), stream)
+			amax = fp8.Requantize8Stochastic(codes, from, x.DType, c.DType, scaleInv, c.scale, c.key, c.index(row, col), stream)
 		default:
-			amax = fp8.Requantize8(codes, from, x.dtype, c.dtype, scaleInv, c.scale, stream)
+			amax = fp8.Requantize8(codes, from, x.DType, c.DType, scaleInv, c.scale, stream)
 		}
 	}
 	maxBits(&e.workerAmax[worker][0], amax)
 }
 
-// elements is memory for elements of one width: one of the slices is set.
-type elements struct {
-	f32 []float32
-	u16 []uint16
-	u8  []uint8
-}
-
 // place returns where to store n elements from (row, col) on. It returns a pointer,
-// because a copy of elements, written as words and read back as vectors, defeats store
+// because a copy of a Matrix, written as words and read back as vectors, defeats store
 // forwarding: the load waits until the stores before it have reached the cache.
-func (c *boundCast) place(worker, row, col, n int) (to *elements, at int) {
+func (c *boundCast) place(worker, row, col, n int) (to *memory.Matrix, at int) {
 	if c.strips == nil {
-		return &c.elements, row*c.ld + col
+		return &c.Matrix, row*c.LD + col
 	}
 	s := &c.strips[worker]
-	return &s.elements, s.next(c, row, col, n)
+	return &s.Matrix, s.next(c, row, col, n)
 }
 
 // copy stores n elements from at on, which it takes from the last row of copyOf's strip.
@@ -182,14 +174,14 @@ func (c *boundCast) copy(worker, at, n int) {
 	from := &c.copyOf.strips[worker]
 	start := (from.rows - 1) * (n + stripGap)
 	switch {
-	case c.f32 != nil:
-		copy(c.f32[at:at+n], from.f32[start:])
-	case c.u16 != nil:
-		copy(c.u16[at:at+n], from.u16[start:])
+	case c.F32 != nil:
+		copy(c.F32[at:at+n], from.F32[start:])
+	case c.U16 != nil:
+		copy(c.U16[at:at+n], from.U16[start:])
 	case c.streams():
-		simd.Stream(c.u8[at:at+n], from.u8[start:start+n])
+		simd.Stream(c.U8[at:at+n], from.U8[start:start+n])
 	default:
-		copy(c.u8[at:at+n], from.u8[start:])
+		copy(c.U8[at:at+n], from.U8[start:])
 	}
 }
 
@@ -201,7 +193,7 @@ func (e *emitter) taskShape() (rows, cols int) {
 	for i := range e.casts {
 		switch c := &e.casts[i]; {
 		case c.strips != nil:
-			rows, size = max(rows, c.stripRows()), max(size, c.dtype.Size())
+			rows, size = max(rows, c.stripRows()), max(size, c.DType.Size())
 		case c.streams():
 			rows, size = max(rows, streamedRows), max(size, 1)
 		}
@@ -250,9 +242,9 @@ func (c *boundCast) index(row, col int) uint64 {
 func (c *boundCast) encode16(dst []uint16, x []float32, row, col int) (amax float32) {
 	stochastic := c.rounding == fp8.Stochastic
 	switch {
-	case c.dtype == fp8.F16 && stochastic:
+	case c.DType == fp8.F16 && stochastic:
 		return fp8.Quantize16Stochastic(dst, x, c.scale, c.key, c.index(row, col))
-	case c.dtype == fp8.F16:
+	case c.DType == fp8.F16:
 		return fp8.Quantize16(dst, x, c.scale)
 	case stochastic:
 		fp8.EncodeBF16Stochastic(dst, x, c.key, c.index(row, col))
@@ -266,7 +258,7 @@ func (c *boundCast) encode16(dst []uint16, x []float32, row, col int) (amax floa
 // magnitude in it.
 func (c *boundCast) encode8(dst []uint8, x []float32, row, col int) (amax float32) {
 	if c.rounding == fp8.Stochastic {
-		return fp8.Quantize8Stochastic(dst, x, c.dtype, c.scale, c.key, c.index(row, col), c.streamsRows())
+		return fp8.Quantize8Stochastic(dst, x, c.DType, c.scale, c.key, c.index(row, col), c.streamsRows())
 	}
-	return fp8.Quantize8(dst, x, c.dtype, c.scale, c.streamsRows())
+	return fp8.Quantize8(dst, x, c.DType, c.scale, c.streamsRows())
 }

@@ -1,6 +1,9 @@
 package emu
 
-import "octet/backend"
+import (
+	"octet/backend"
+	"octet/backend/emu/memory"
+)
 
 // rowOf returns an op's row. For a backend.Looped op without one it returns a row that runs
 // its loop.
@@ -26,7 +29,7 @@ type loop struct {
 }
 
 type loopInput struct {
-	rows
+	memory.Matrix
 	oneRow  bool // all rows of the result read row 0
 	buffers [][]float32
 }
@@ -47,7 +50,7 @@ func (b *binder) loop(from backend.Loop) func() {
 	widest := cols
 	for _, t := range from.In {
 		widest = max(widest, t.Cols())
-		l.in = append(l.in, loopInput{b.rows(t), t.Rows() == 1, buffers(t.Cols())})
+		l.in = append(l.in, loopInput{b.matrix(t), t.Rows() == 1, buffers(t.Cols())})
 	}
 	var emitters []*emitter
 	for _, casts := range from.Out {
@@ -83,7 +86,7 @@ func (l *loop) compute(worker, row, col, n int) {
 		if x.oneRow {
 			from = 0
 		}
-		in[i] = x.piece(x.buffers[worker], from, col, min(n, x.cols-col))
+		in[i] = x.Piece(x.buffers[worker], from, col, min(n, x.Cols-col))
 	}
 	for i := range l.out {
 		o := &l.out[i]

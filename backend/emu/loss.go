@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 )
 
@@ -24,14 +25,14 @@ var _ = implement((*binder).crossEntropy)
 // A row of logits is larger than the first-level cache. Three passes go through it
 // piece by piece: for its maximum, for the exponentials, and for the gradient.
 func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
-	logits, targets, loss := b.rows(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
+	logits, targets, loss := b.matrix(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
 	words := b.i32(o.Control)
 	var gradient *emitter
 	if o.DLogits != nil {
-		gradient = b.emitter([]backend.Cast{{Out: o.DLogits}}, logits.cols)
+		gradient = b.emitter([]backend.Cast{{Out: o.DLogits}}, logits.Cols)
 	}
 	var invTokens float32
-	valid, cols, nan := o.Valid, logits.cols, float32(math.NaN())
+	valid, cols, nan := o.Valid, logits.Cols, float32(math.NaN())
 	b.pool.Reserve(lossPiece + cols)
 	tokens := o.Logits.Rows()
 	tasks, height := rowTasks(tokens, cols)
@@ -50,7 +51,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 			default:
 				top := largestLogit(&logits, t, valid, buffer)
 				sum := exponentials(grad, &logits, t, valid, top, buffer, min(t+1, tokens-1))
-				loss[t] = float32(float64(top) - float64(logits.piece(buffer, t, target, 1)[0]) + math.Log(sum))
+				loss[t] = float32(float64(top) - float64(logits.Piece(buffer, t, target, 1)[0]) + math.Log(sum))
 				scale = float32(float64(invTokens) / sum)
 			}
 			if gradient == nil {
@@ -78,23 +79,23 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 }
 
 // largestLogit returns the largest of the first n logits of a row.
-func largestLogit(logits *rows, row, n int, buffer []float32) float32 {
+func largestLogit(logits *memory.Matrix, row, n int, buffer []float32) float32 {
 	top := float32(math.Inf(-1))
 	for from := 0; from < n; from += lossPiece {
-		top = max(top, simd.Max(logits.piece(buffer, row, from, min(lossPiece, n-from))))
+		top = max(top, simd.Max(logits.Piece(buffer, row, from, min(lossPiece, n-from))))
 	}
 	return top
 }
 
 // exponentials sets dst to e^(logit − top) for the first n logits of a row and returns
 // their sum. Meanwhile it prefetches row next, whose maximum is computed next.
-func exponentials(dst []float32, logits *rows, row, n int, top float32, buffer []float32, next int) float64 {
+func exponentials(dst []float32, logits *memory.Matrix, row, n int, top float32, buffer []float32, next int) float64 {
 	var sum float64
 	for from := 0; from < n; from += lossPiece {
-		x := logits.piece(buffer, row, from, min(lossPiece, n-from))
+		x := logits.Piece(buffer, row, from, min(lossPiece, n-from))
 		for at := 0; at < len(x); at += sumChunk {
 			chunk := x[at:min(at+sumChunk, len(x))]
-			logits.prefetch(next, from+at, len(chunk))
+			logits.Prefetch(next, from+at, len(chunk))
 			sum += float64(simd.ExpSum(dst[from+at:], chunk, 1, top))
 		}
 	}

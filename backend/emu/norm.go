@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -11,15 +12,15 @@ import (
 var _ = implement((*binder).rmsNorm)
 
 func (b *binder) rmsNorm(o *backend.RMSNorm) func() {
-	x, gain, invRMS := b.rows(o.X), b.f32(o.Gain), b.f32(o.InvRMS)
-	e := b.emitter(o.Out, x.cols)
-	buffers, results := b.scratch(x.cols), b.scratch(x.cols)
+	x, gain, invRMS := b.matrix(o.X), b.f32(o.Gain), b.f32(o.InvRMS)
+	e := b.emitter(o.Out, x.Cols)
+	buffers, results := b.scratch(x.Cols), b.scratch(x.Cols)
 	tokens := o.X.Rows()
-	tasks, height := rowTasks(tokens, x.cols)
+	tasks, height := rowTasks(tokens, x.Cols)
 	task := func(worker, task int) {
 		out := results[worker]
 		for r := task * height; r < min(tokens, (task+1)*height); r++ {
-			v := x.row(buffers[worker], r)
+			v := x.Row(buffers[worker], r)
 			mean := float64(simd.Dot(v, v)) / float64(len(v))
 			inv := float32(1 / math.Sqrt(mean+float64(o.Eps)))
 			if invRMS != nil {
@@ -39,13 +40,13 @@ const gainRows = 32
 var _ = implement((*binder).rmsNormGrad)
 
 func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
-	x, dout, residual := b.rows(o.X), b.rows(o.DOut), rows{}
+	x, dout, residual := b.matrix(o.X), b.matrix(o.DOut), memory.Matrix{}
 	if o.Residual != nil {
-		residual = b.rows(o.Residual)
+		residual = b.matrix(o.Residual)
 	}
 	gain, invRMS, dgain := b.f32(o.Gain), b.f32(o.InvRMS), b.f32(o.DGain)
-	e := b.emitter(o.DX, x.cols)
-	tokens, cols := o.X.Rows(), x.cols
+	e := b.emitter(o.DX, x.Cols)
+	tokens, cols := o.X.Rows(), x.Cols
 	chunks := pool.CeilDiv(tokens, gainRows)
 	partial := b.shared(chunks * cols)
 
@@ -55,12 +56,12 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 		sum := partial[chunk*cols : (chunk+1)*cols]
 		clear(sum)
 		for r := chunk * gainRows; r < min(tokens, (chunk+1)*gainRows); r++ {
-			dout.prefetch(min(r+3, tokens-1), 0, cols) // decoding prefetches, but FP32 is not decoded
-			x, dy, inv := x.row(inputs[worker], r), dout.row(gradients[worker], r), invRMS[r]
+			dout.Prefetch(min(r+3, tokens-1), 0, cols) // decoding prefetches, but FP32 is not decoded
+			x, dy, inv := x.Row(inputs[worker], r), dout.Row(gradients[worker], r), invRMS[r]
 			mean := simd.GainSums(sum, x, dy, gain, inv) / float32(cols)
 			simd.NormGradient(dx, x, dy, gain, inv, mean)
 			if o.Residual != nil {
-				simd.Add(dx, residual.row(inputs[worker], r))
+				simd.Add(dx, residual.Row(inputs[worker], r))
 			}
 			e.store(worker, r, 0, dx)
 		}

@@ -30,7 +30,7 @@ func (b *binder) quantize(o *backend.Quantize) func() {
 	}
 	if len(one) > 0 {
 		piece := func(worker, row, col, n int) { e.store(worker, row, col, load(worker, row, col, n)) }
-		if x := b.rows(o.X); x.u16 != nil && o.RowScale == nil && o.ColScale == nil && e.requantizes() {
+		if x := b.matrix(o.X); x.U16 != nil && o.RowScale == nil && o.ColScale == nil && e.requantizes() {
 			piece = func(worker, row, col, n int) { e.requantize(worker, row, col, n, &x) }
 		}
 		run := b.pieces(rows, cols, piece)
@@ -53,10 +53,10 @@ type loader func(worker, row, col, n int) []float32
 // scaledRows returns a loader of X times RowScale and ColScale, of at most width elements
 // at a time.
 func (b *binder) scaledRows(o *backend.Quantize, width int) loader {
-	x, rowScale, colScale := b.rows(o.X), b.f32(o.RowScale), b.f32(o.ColScale)
+	x, rowScale, colScale := b.matrix(o.X), b.f32(o.RowScale), b.f32(o.ColScale)
 	buffers := b.scratch(width)
 	return func(worker, row, col, n int) []float32 {
-		v, scaled := x.piece(buffers[worker], row, col, n), buffers[worker][:n]
+		v, scaled := x.Piece(buffers[worker], row, col, n), buffers[worker][:n]
 		if rowScale != nil {
 			copy(scaled, v)
 			simd.Scale(scaled, rowScale[row])
@@ -73,12 +73,12 @@ func (b *binder) scaledRows(o *backend.Quantize, width int) loader {
 var _ = implement((*binder).amax)
 
 func (b *binder) amax(o *backend.Amax) func() {
-	x, out := b.rows(o.X), b.f32(o.Out)
-	buffers := b.pieceBuffers(x.cols)
+	x, out := b.matrix(o.X), b.f32(o.Out)
+	buffers := b.pieceBuffers(x.Cols)
 	if len(out) == 1 {
 		top := make([][16]uint32, b.pool.Size())
-		run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
-			maxBits(&top[worker][0], fp8.Amax(x.piece(buffers[worker], row, col, n)))
+		run := b.pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
+			maxBits(&top[worker][0], fp8.Amax(x.Piece(buffers[worker], row, col, n)))
 		})
 		return func() {
 			clear(top)
@@ -86,9 +86,9 @@ func (b *binder) amax(o *backend.Amax) func() {
 			out[0] = largest(top)
 		}
 	}
-	columns := b.columnMax(x.cols)
-	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
-		columns.fold(worker, col, x.piece(buffers[worker], row, col, n))
+	columns := b.columnMax(x.Cols)
+	run := b.pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
+		columns.fold(worker, col, x.Piece(buffers[worker], row, col, n))
 	})
 	return func() {
 		columns.begin()
@@ -125,12 +125,12 @@ func (c *columnMax) end(out []float32) {
 // windowMax returns a function that sets dst to the largest magnitudes over an amax
 // history [window, len(dst)].
 func (b *binder) windowMax(dst []float32, history *backend.Tensor) func() {
-	h, rows := b.rows(history), history.Rows()
+	h, rows := b.matrix(history), history.Rows()
 	return func() {
 		clear(dst)
 		i := 0
 		for r := range rows {
-			for _, v := range h.row(nil, r) {
+			for _, v := range h.Row(nil, r) {
 				dst[i] = fp8.MaxAmax(dst[i], v)
 				if i++; i == len(dst) {
 					i = 0
@@ -182,7 +182,7 @@ func (b *binder) pushHistory(o *backend.PushHistory) func() {
 var _ = implement((*binder).fill)
 
 func (b *binder) fill(o *backend.Fill) func() {
-	out := b.matrixOf(o.Out)
+	out := b.matrix(o.Out)
 	bf16 := []uint16{0}
 	fp8.EncodeBF16(bf16, []float32{o.Value})
 	return b.pieces(out.Rows, out.Cols, func(_, row, col, n int) {

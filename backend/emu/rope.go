@@ -12,22 +12,22 @@ var _ = implement((*binder).rope)
 
 // rope rotates whole rows at a time by a table of angles.
 func (b *binder) rope(o *backend.Rope) func() {
-	x, words := b.rows(o.X), b.i32(o.Control)
-	e := b.emitter(o.Out, x.cols)
+	x, words := b.matrix(o.X), b.i32(o.Control)
+	e := b.emitter(o.Out, x.Cols)
 	table := b.angles(o.HeadDim, o.Theta, o.Seq)
 	sign := float32(1)
 	if o.Inverse {
 		sign = -1
 	}
 	var position int
-	b.pool.Reserve(2 * x.cols)
+	b.pool.Reserve(2 * x.Cols)
 	total := o.X.Rows()
-	tasks, height := rowTasks(total, x.cols)
+	tasks, height := rowTasks(total, x.Cols)
 	task := func(worker, task int) {
 		scratch := b.pool.Scratch[worker]
-		buffer, out := scratch[:x.cols], scratch[x.cols:2*x.cols]
+		buffer, out := scratch[:x.Cols], scratch[x.Cols:2*x.Cols]
 		for r := task * height; r < min(total, (task+1)*height); r++ {
-			in := x.row(buffer, r)
+			in := x.Row(buffer, r)
 			cos, sin := table.at(position + r%o.Seq)
 			simd.Rotate(out, in, cos, sin, sign)
 			e.store(worker, r, 0, out)

@@ -76,7 +76,7 @@ func smoothingScale(q float64, margin int, exact bool) float32 {
 // whole row: the kernel computes the row, then divides and casts it while it is in the
 // cache.
 func (b *binder) swiGLUPerToken(o *backend.SwiGLU) func() {
-	up, gate, scales := b.rows(o.Up), b.rows(o.Gate), b.f32(o.TokenScale)
+	up, gate, scales := b.matrix(o.Up), b.matrix(o.Gate), b.f32(o.TokenScale)
 	tokens, cols := o.Up.Rows(), o.Up.Cols()
 	e := b.emitter(o.Out, cols)
 	ups, products := b.scratch(cols), b.scratch(cols)
@@ -84,8 +84,8 @@ func (b *binder) swiGLUPerToken(o *backend.SwiGLU) func() {
 	task := func(worker, task int) {
 		a := products[worker]
 		for r := task * height; r < min(tokens, (task+1)*height); r++ {
-			u := up.row(ups[worker], r)
-			gate.load(a, r, 0)
+			u := up.Row(ups[worker], r)
+			gate.Load(a, r, 0)
 			simd.MulSiLU(a, u, a)
 			top := fp8.Amax(a)
 			if o.ScaleOfUp {

@@ -2,26 +2,27 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 )
 
 // gated reads Up and Gate of a SwiGLU piece by piece.
 type gated struct {
-	up, gate               rows
+	up, gate               memory.Matrix
 	upBuffers, gateBuffers [][]float32
 }
 
 func (b *binder) gated(up, gate *backend.Tensor) *gated {
 	cols := up.Cols()
-	return &gated{b.rows(up), b.rows(gate), b.pieceBuffers(cols), b.pieceBuffers(cols)}
+	return &gated{b.matrix(up), b.matrix(gate), b.pieceBuffers(cols), b.pieceBuffers(cols)}
 }
 
 // piece returns n elements of both from (row, col) on. gate is always a copy, which the
 // caller may overwrite with its result: fewer buffers need the first-level cache.
 func (g *gated) piece(worker, row, col, n int) (up, gate []float32) {
 	gate = g.gateBuffers[worker][:n]
-	g.gate.load(gate, row, col)
-	return g.up.piece(g.upBuffers[worker], row, col, n), gate
+	g.gate.Load(gate, row, col)
+	return g.up.Piece(g.upBuffers[worker], row, col, n), gate
 }
 
 var _ = implement((*binder).swiGLU)
@@ -85,7 +86,7 @@ func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 var _ = implement((*binder).swiGLUGrad)
 
 func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
-	in, dout, invC := b.gated(o.Up, o.Gate), b.rows(o.DOut), b.f32(o.InvC)
+	in, dout, invC := b.gated(o.Up, o.Gate), b.matrix(o.DOut), b.f32(o.InvC)
 	tokenScale := b.f32(o.TokenScale)
 	cols := o.Up.Cols()
 	dUp, dGate := b.emitter(o.DUp, cols), b.emitter(o.DGate, cols)
@@ -93,7 +94,7 @@ func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
 	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
 		up, dg := in.piece(worker, row, col, n)
 		du := buffers[worker][:n]
-		dout.load(du, row, col)
+		dout.Load(du, row, col)
 		if invC != nil {
 			simd.Multiply(du, du, invC[col:col+n])
 		}

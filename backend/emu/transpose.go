@@ -1,6 +1,7 @@
 package emu
 
 import (
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -39,14 +40,14 @@ const streamedRows = 16
 // strip collects consecutive rows of one cast that cover the same columns. Any other row
 // starts a new strip.
 type strip struct {
-	elements     // rows with stripGap elements between them
-	row, col int // the element of the result at the strip's start
-	width    int
-	rows     int // collected so far
+	memory.Matrix     // its slice: rows with stripGap elements between them
+	row, col      int // the element of the result at the strip's start
+	width         int
+	rows          int // collected so far
 }
 
 // streams reports whether the codes of c are stored past the caches.
-func (c *boundCast) streams() bool { return len(c.u8) >= streamBytes }
+func (c *boundCast) streams() bool { return len(c.U8) >= streamBytes }
 
 // streamsRows reports whether the codes of c are stored past the caches without a strip.
 func (c *boundCast) streamsRows() bool { return c.strips == nil && c.streams() }
@@ -61,16 +62,16 @@ func (c *boundCast) stripRows() int {
 
 // newStrips returns a strip for each worker.
 func (b *binder) newStrips(c *boundCast) []strip {
-	list, size := make([]strip, b.pool.Size()), c.dtype.Size()
+	list, size := make([]strip, b.pool.Size()), c.DType.Size()
 	for w := range list {
 		raw := pool.WorkerBytes(int64(c.stripRows() * (c.cols + stripGap) * size))
 		switch size {
 		case 4:
-			list[w].f32 = pool.View[float32](raw)
+			list[w].F32 = pool.View[float32](raw)
 		case 2:
-			list[w].u16 = pool.View[uint16](raw)
+			list[w].U16 = pool.View[uint16](raw)
 		default:
-			list[w].u8 = raw
+			list[w].U8 = raw
 		}
 	}
 	return list
@@ -92,14 +93,14 @@ func (s *strip) flush(c *boundCast) {
 	if s.rows == 0 {
 		return
 	}
-	at, step := s.col*c.ld+s.row, s.width+stripGap
-	switch c.dtype.Size() {
+	at, step := s.col*c.LD+s.row, s.width+stripGap
+	switch c.DType.Size() {
 	case 4:
-		simd.Transpose32(c.f32[at:], c.ld, s.f32, step, s.rows, s.width)
+		simd.Transpose32(c.F32[at:], c.LD, s.F32, step, s.rows, s.width)
 	case 2:
-		simd.Transpose16(c.u16[at:], c.ld, s.u16, step, s.rows, s.width)
+		simd.Transpose16(c.U16[at:], c.LD, s.U16, step, s.rows, s.width)
 	default:
-		simd.Transpose8(c.u8[at:], c.ld, s.u8, step, s.rows, s.width, c.streams())
+		simd.Transpose8(c.U8[at:], c.LD, s.U8, step, s.rows, s.width, c.streams())
 	}
 	s.rows = 0
 }
