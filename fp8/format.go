@@ -65,6 +65,9 @@ type Format struct {
 	Container DType
 }
 
+// inBytes is the suffix of the name of a format of four bits with one element in a byte.
+const inBytes = " in bytes"
+
 // format is a row: a Format and what follows from it.
 type format struct {
 	Format
@@ -79,14 +82,14 @@ type format struct {
 	bytes   bool
 	vectors *vectorConstants // nil if the vector kernels do not cast to the format
 	decode  *decodeWords     // nil if they do not decode it
+	inBytes DType            // the same format with one element in a byte
 }
 
 // rows holds a row for each DType, in the order of registration. A row never changes
 // once its DType is known.
 var (
-	rows  = namedRows()
-	known = DType(len(named)) // the number of rows in use
-	adds  sync.Mutex          // held to read known, and to add a row
+	rows, known = namedRows() // known is the number of rows in use
+	adds        sync.Mutex    // held to read known, and to add a row
 )
 
 // named are the formats with constants.
@@ -107,14 +110,28 @@ var named = [...]Format{
 	I32:      {Name: "i32", Kind: Index, Mantissa: 31},
 }
 
-func namedRows() (rows [256]*format) {
+func namedRows() (rows [256]*format, known DType) {
+	known = DType(len(named))
 	for d, f := range named {
 		if f.Kind == Float && f.Exponent > 0 {
 			f.Bias = defaultBias(f.Exponent, f.Special)
 		}
-		rows[d] = newFormat(DType(d), f)
+		known = register(&rows, known, DType(d), f)
 	}
-	return rows
+	return rows, known
+}
+
+// register adds format d, and the same with one element in a byte, if d has two.
+func register(rows *[256]*format, known, d DType, f Format) DType {
+	rows[d] = newFormat(d, f)
+	rows[d].inBytes = d
+	if rows[d].Store == 4 {
+		f.Name += inBytes
+		rows[known] = newFormat(known, f)
+		rows[d].inBytes, rows[known].inBytes = known, known
+		known++
+	}
+	return known
 }
 
 // defaultBias returns the bias of IEEE 754, one more for formats without -0.
@@ -136,7 +153,7 @@ func newFormat(d DType, f Format) *format {
 	switch {
 	case f.Kind == Power:
 		f.Bits, f.Store = 8, 8
-	case f.Bits <= 4:
+	case f.Bits <= 4 && !strings.HasSuffix(f.Name, inBytes):
 		f.Store = 4
 	case f.Bits > 8 && f.Bits < 16:
 		f.Store, f.Container = 16, BF16
@@ -191,6 +208,10 @@ func (d DType) Size() int { return d.row().Store / 8 }
 // Bytes returns the bytes of n consecutive elements in memory.
 func (d DType) Bytes(n int) int { return (n*d.row().Store + 7) / 8 }
 
+// InBytes returns the format with the codes of d and one element in a byte of memory, d
+// itself unless it has four bits.
+func (d DType) InBytes() DType { return d.row().inBytes }
+
 // Max returns the largest finite value; 0 for I32, which has no scales and casts.
 func (d DType) Max() float32 { return d.row().max }
 
@@ -200,6 +221,19 @@ func (d DType) Max() float32 { return d.row().max }
 func (d DType) IsQuantized() bool {
 	r := d.row()
 	return r.Bits > 0 && r.Bits <= 8 && r.Kind != Power
+}
+
+// Smallest returns the smallest positive value: that of code 1, of which all finite values
+// are multiples. It is 0 for I32.
+func (d DType) Smallest() float32 {
+	r := d.row()
+	switch r.Kind {
+	case Index:
+		return 0
+	case Power:
+		return 0x1p-127
+	}
+	return r.value(1)
 }
 
 // HasNaN reports whether a code of d stands for NaN.
@@ -252,12 +286,11 @@ func ParseDType(s string) (DType, error) {
 	if d := lookup(f.Name); d != Invalid {
 		return d, nil
 	}
-	if known == math.MaxUint8 {
+	if known >= math.MaxUint8-1 {
 		return Invalid, fmt.Errorf("number format %q: this process already uses %d formats, the maximum", s, known)
 	}
 	d := known
-	rows[d] = newFormat(d, f)
-	known++
+	known = register(&rows, d+1, d, f)
 	return d, nil
 }
 

@@ -138,6 +138,23 @@ func Dequantize8(dst []float32, src []uint8, d DType, scaleInv float32) {
 	}
 }
 
+// Dequantize4 is Dequantize8 for codes of four bits, two in a byte as Pack4 packs them.
+//
+// Dequantize4 panics if src is shorter than (len(dst)+1)/2 bytes or d has more than four
+// bits.
+func Dequantize4(dst []float32, src []uint8, d DType, scaleInv float32) {
+	if d.row().Store != 4 {
+		panic(fmt.Sprintf("fp8: Dequantize4: %s does not have four bits", d))
+	}
+	var codes [256]uint8
+	for len(dst) > 0 {
+		n := min(len(dst), len(codes))
+		Unpack4(codes[:n], src)
+		Dequantize8(dst[:n], codes[:n], d, scaleInv)
+		dst, src = dst[n:], src[(n+1)/2:]
+	}
+}
+
 // Dequantize16 writes the value of the F16 code src[i] times scaleInv to dst[i].
 //
 // Dequantize16 panics if dst is shorter than src.

@@ -84,8 +84,7 @@ type amxKernel struct {
 
 // AMXMultiplies reports whether AMX's arithmetic multiplies the two formats.
 func AMXMultiplies(a, b fp8.DType) bool {
-	narrow := func(d fp8.DType) bool { return d == fp8.BF16 || d.IsFP8() }
-	return narrow(a) && narrow(b)
+	return pairable(a) && pairable(b)
 }
 
 // amxGEMM is a GEMM in AMX's arithmetic.

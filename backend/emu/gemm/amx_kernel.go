@@ -30,7 +30,7 @@ func amxPackGo(dst []uint16, step int, src memory.Matrix, along, right bool, cou
 				if src.DType == fp8.BF16 {
 					tile[to] = src.U16[at]
 				} else {
-					tile[to] = bf16Tables[src.DType].bf16(src.U8[at])
+					tile[to] = bf16TableOf(src.DType).bf16(src.U8[at])
 				}
 			}
 		}

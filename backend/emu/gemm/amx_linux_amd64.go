@@ -71,13 +71,13 @@ var amxUnitKernel = amxKernel{
 		case src.DType == fp8.BF16:
 			packTallTransposed16AMX(&dst[0], step, &src.U16[0], src.LD, count)
 		case along && right:
-			packWideTransposed8AMX(&dst[0], step, &src.U8[0], src.LD, count, &bf16Tables[src.DType])
+			packWideTransposed8AMX(&dst[0], step, &src.U8[0], src.LD, count, bf16TableOf(src.DType))
 		case along:
-			packWide8AMX(&dst[0], step, &src.U8[0], src.LD, count, &bf16Tables[src.DType])
+			packWide8AMX(&dst[0], step, &src.U8[0], src.LD, count, bf16TableOf(src.DType))
 		case right:
-			packTall8AMX(&dst[0], step, &src.U8[0], src.LD, count, &bf16Tables[src.DType])
+			packTall8AMX(&dst[0], step, &src.U8[0], src.LD, count, bf16TableOf(src.DType))
 		default:
-			packTallTransposed8AMX(&dst[0], step, &src.U8[0], src.LD, count, &bf16Tables[src.DType])
+			packTallTransposed8AMX(&dst[0], step, &src.U8[0], src.LD, count, bf16TableOf(src.DType))
 		}
 	},
 	finish: AVX512.finish,

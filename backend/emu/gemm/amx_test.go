@@ -177,7 +177,7 @@ func TestAMXPlain(t *testing.T) {
 	a, b := make([]uint16, 2*2*amxTile), make([]uint16, 4*2*amxTile)
 	for _, m := range [][]uint16{a, b} {
 		for i := range m {
-			m[i] = bf16Tables[fp8.E5M2].bf16(uint8(r.Uint32()))
+			m[i] = bf16TableOf(fp8.E5M2).bf16(uint8(r.Uint32()))
 		}
 	}
 	for i := range a {

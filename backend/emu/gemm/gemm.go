@@ -19,10 +19,10 @@ func check(m memory.Matrix, name string) error {
 		have = len(m.F32)
 	case m.DType == fp8.BF16:
 		have = len(m.U16)
-	case m.DType.IsFP8():
-		have = len(m.U8)
+	case Multiplies(m.DType):
+		have = len(m.U8) * 8 / m.DType.Format().Store
 	default:
-		return fmt.Errorf("gemm: %s is %s; kernels multiply f32, bf16, e4m3, e4m3ieee, e5m2", name, m.DType)
+		return fmt.Errorf("gemm: %s is %s; kernels multiply fp32, bf16 and floating-point formats of up to eight bits", name, m.DType)
 	}
 	if m.Rows < 0 || m.Cols < 0 || m.LD < m.Cols {
 		return fmt.Errorf("gemm: %s is %d×%d with a leading dimension of %d", name, m.Rows, m.Cols, m.LD)
@@ -32,6 +32,12 @@ func check(m memory.Matrix, name string) error {
 			name, m.Rows, m.Cols, m.LD, have, m.DType)
 	}
 	return nil
+}
+
+// Multiplies reports whether operands can have the format d: FP32, BF16, or a floating-point
+// format of up to eight bits.
+func Multiplies(d fp8.DType) bool {
+	return d == fp8.F32 || d == fp8.BF16 || d.IsQuantized() && d.Format().Kind == fp8.Float
 }
 
 // Epilogue computes the stored value v from an accumulator, in FP32, in this order. The
@@ -71,6 +77,7 @@ type workerState struct {
 	out      tileOut
 	packed   int       // 1 + the first column of the block of B in its scratch; 0: none
 	smallest [2]uint16 // of A and of B, see PairKernel.smallest
+	codes    []uint8   // for two rows of an operand of four bits
 	_        [128]byte
 }
 
@@ -100,15 +107,20 @@ func NewWith(kernel *Kernel, p *pool.Pool, a memory.Matrix, transA bool, b memor
 			g.M, g.K, k, n, out.Rows, out.Cols)
 	}
 	g.task = g.runTask
-	bothFP8 := a.DType.IsFP8() && b.DType.IsFP8()
+	if a.DType.Size() == 0 || b.DType.Size() == 0 {
+		for w := range g.workers {
+			g.workers[w].codes = make([]uint8, 2*max(g.M, g.N, g.K))
+		}
+	}
+	codes := a.DType.IsQuantized() && b.DType.IsQuantized()
 	switch {
-	case bothFP8 && kernel.streams(g.M, g.K, transA, transB):
+	case codes && kernel.streams(g.M, g.K, transA, transB) && classOf(b.DType) != other:
 		g.task = g.runStream
-	case bothFP8:
+	case codes && bf16TableOf(a.DType) != nil && bf16TableOf(b.DType) != nil && unit(a.DType)*unit(b.DType) >= smallestNormal:
 		g.pairs = kernel.Pairs
 	}
 	g.plan = planBlocks(kernel, g.M, g.N, g.words(g.K), DepthUnit, transA, p.Size())
-	if kernel.Pairs != nil && !bothFP8 && a.DType != fp8.F32 && b.DType != fp8.F32 && g.M*g.N >= kernel.Pairs.reuse*(g.M+g.N) {
+	if kernel.Pairs != nil && !codes && pairable(a.DType) && pairable(b.DType) && g.M*g.N >= kernel.Pairs.reuse*(g.M+g.N) {
 		g.choosePairs(kernel.Pairs)
 	}
 	p.Reserve(g.plan.scratch())
@@ -180,7 +192,7 @@ func (g *GEMM) check(e *Epilogue) error {
 		return fmt.Errorf("gemm: %d row scales for %d rows", len(e.RowScale), g.M)
 	case e.ColScale != nil && len(e.ColScale) < g.N:
 		return fmt.Errorf("gemm: %d column scales for %d columns", len(e.ColScale), g.N)
-	case e.Accumulate && (r.DType != fp8.Invalid || g.out.DType.IsFP8()):
+	case e.Accumulate && (r.DType != fp8.Invalid || g.out.DType.IsQuantized()):
 		return errors.New("gemm: accumulate needs an f32 or bf16 output and no residual")
 	case r.DType == fp8.Invalid:
 		return nil
@@ -211,7 +223,7 @@ func (g *GEMM) runTask(worker, task int) {
 		depth := min(p.kc, end-l0)
 		last := l0+depth == end
 		if p.blocked || state.packed != 1+j0 {
-			g.packB(b, tmp, l0, j0, depth, cols)
+			g.packB(worker, b, tmp, l0, j0, depth, cols)
 			state.packed = 1 + j0
 			if g.fused != nil {
 				g.fused.powersB(worker, b, depth, p.panel, cols)
@@ -220,7 +232,7 @@ func (g *GEMM) runTask(worker, task int) {
 		tile := acc
 		for i := 0; i < rows; i += p.mc {
 			block := min(p.mc, rows-i)
-			step, stepK := g.decodeA(a, i0+i, l0, block, depth)
+			step, stepK := g.decodeA(worker, a, i0+i, l0, block, depth)
 			if g.fused != nil {
 				g.fused.powersA(worker, a, (block-1)*step+(depth-1)*stepK+1)
 			}
@@ -268,11 +280,32 @@ func (g *GEMM) multiply(worker, depth, rows int, a []float32, step, stepK int, b
 
 // decode decodes src to the words that g multiplies. along says that k runs along the
 // rows of src.
-func (g *GEMM) decode(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
+func (g *GEMM) decode(worker int, dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
+	if src.DType.Size() == 0 {
+		g.unpack(worker, dst, step, chunk, src, rows, cols, along)
+		return
+	}
 	if g.pairs != nil {
 		g.pairs.decode(dst, step, chunk, src, rows, cols, along)
 	} else {
 		g.kernel.Decode(dst, step, chunk, src, rows, cols)
+	}
+}
+
+// unpack is decode for codes of four bits: two rows at a time, it writes one code to each
+// byte of the worker's codes, and decodes these.
+func (g *GEMM) unpack(worker int, dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
+	codes := memory.Matrix{DType: src.DType.InBytes(), U8: g.workers[worker].codes, LD: cols}
+	for i := 0; i < rows; i += 2 {
+		n := min(2, rows-i)
+		for r := range n {
+			fp8.Unpack4(codes.U8[r*cols:][:cols], src.U8[(i+r)*src.LD/2:])
+		}
+		at := i * step
+		if g.pairs != nil && !along { // two rows of codes are one of words
+			at /= 2
+		}
+		g.decode(worker, dst[at:], step, chunk, codes, n, cols, along)
 	}
 }
 
@@ -308,42 +341,42 @@ func (g *GEMM) runStream(worker, task int) {
 
 // decodeA decodes rows [i, i+rows) of op(A), words [l, l+depth), in their stored
 // orientation. step is the distance of op(A)'s rows, stepK that of its words.
-func (g *GEMM) decodeA(dst []float32, i, l, rows, depth int) (step, stepK int) {
+func (g *GEMM) decodeA(worker int, dst []float32, i, l, rows, depth int) (step, stepK int) {
 	ld := g.plan.lda
 	l, depth = g.elements(l, depth)
 	if g.transA {
-		g.decode(dst, ld, g.kernel.NR, g.a.At(l, i), depth, rows, false)
+		g.decode(worker, dst, ld, g.kernel.NR, g.a.At(l, i), depth, rows, false)
 		return 1, ld
 	}
-	g.decode(dst, ld, g.kernel.NR, g.a.At(i, l), rows, depth, true)
+	g.decode(worker, dst, ld, g.kernel.NR, g.a.At(i, l), rows, depth, true)
 	return ld, 1
 }
 
 // packB decodes words [l, l+depth) of op(B)'s columns [j, j+cols) to panels of
 // nr columns, each [kc, nr], plan.panel apart. The padding of the last panel is not
 // written: it affects only accumulators that are not stored.
-func (g *GEMM) packB(dst, tmp []float32, l, j, depth, cols int) {
+func (g *GEMM) packB(worker int, dst, tmp []float32, l, j, depth, cols int) {
 	nr, panel, height := g.kernel.NR, g.plan.panel, g.kernel.TransposeRows
 	from, count := g.elements(l, depth)
 	if !g.transB {
-		g.decode(dst, nr, panel, g.b.At(from, j), count, cols, false)
+		g.decode(worker, dst, nr, panel, g.b.At(from, j), count, cols, false)
 		return
 	}
 	src := g.b.At(j, from)
-	if g.kernel.gather != nil && src.DType.IsFP8() {
-		g.gatherB(dst, tmp, src, count, cols)
+	if g.kernel.gather != nil && src.DType.Size() == 1 {
+		g.gatherB(worker, dst, tmp, src, count, cols)
 		return
 	}
 	ld := g.plan.ldt
 	for c := 0; c < cols; c += height {
-		g.decode(tmp, ld, nr, src.At(c, 0), min(height, cols-c), count, true)
+		g.decode(worker, tmp, ld, nr, src.At(c, 0), min(height, cols-c), count, true)
 		g.kernel.Transpose(dst[c/nr*panel+c%nr:], nr, tmp, ld, depth)
 	}
 }
 
 // gatherB is packB for an FP8 B that is stored transposed, with count codes along k. It
 // transposes codes, which are fewer bytes than decoded words.
-func (g *GEMM) gatherB(dst, tmp []float32, src memory.Matrix, count, cols int) {
+func (g *GEMM) gatherB(worker int, dst, tmp []float32, src memory.Matrix, count, cols int) {
 	nr, panel := g.kernel.NR, g.plan.panel
 	codes := memory.Matrix{DType: src.DType, LD: nr}
 	codes.U8 = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), gatherDepth*nr)
@@ -351,7 +384,7 @@ func (g *GEMM) gatherB(dst, tmp []float32, src memory.Matrix, count, cols int) {
 		for l := 0; l < count; l += gatherDepth {
 			n := min(gatherDepth, count-l)
 			g.kernel.gather(codes.U8, src.U8[c*src.LD+l:], src.LD, min(nr, cols-c), n)
-			g.decode(dst[c/nr*panel+g.words(l)*nr:], nr, panel, codes, n, nr, false)
+			g.decode(worker, dst[c/nr*panel+g.words(l)*nr:], nr, panel, codes, n, nr, false)
 		}
 	}
 }

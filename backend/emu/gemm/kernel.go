@@ -104,12 +104,9 @@ func (t *tileOut) begin(e *Epilogue, alpha float32, out memory.Matrix) {
 	if e.OutScale != nil {
 		t.outScale = e.OutScale[0]
 	}
-	if out.DType.IsFP8() {
+	if f := out.DType.Format(); out.DType.IsQuantized() {
 		t.largest = math.Float32bits(out.DType.Max())
-		t.smallest, t.drop = (127-6)<<23, 20
-		if out.DType == fp8.E5M2 {
-			t.smallest, t.drop = (127-14)<<23, 21
-		}
+		t.smallest, t.drop = uint32(127+1-f.Bias)<<23, uint32(23-f.Mantissa)
 	}
 }
 
@@ -178,13 +175,46 @@ func decodeGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols int)
 			case fp8.BF16:
 				fp8.DecodeBF16(to, src.U16[from:from+n])
 			default:
-				table := src.DType.Table()
-				for l, code := range src.U8[from : from+n] {
-					to[l] = table[code]
-				}
+				fp8.Dequantize8(to, src.U8[from:from+n], src.DType, 1)
 			}
 		}
 	}
+}
+
+// decodeCodes is Kernel.Decode for tiles of nr columns and formats of up to eight bits
+// without a decoder of their own.
+func decodeCodes(dst []float32, nr, step, chunk int, src memory.Matrix, rows, cols int) {
+	width := nr
+	if chunk == nr { // a row is contiguous
+		width = cols
+	}
+	for i := range rows {
+		for j := 0; j < cols; j += width {
+			n := min(width, cols-j)
+			fp8.Dequantize8(dst[i*step+j/nr*chunk:][:n], src.U8[i*src.LD+j:][:n], src.DType, 1)
+		}
+	}
+}
+
+// class says which decoder of codes a format needs.
+type class uint8
+
+const (
+	other class = iota
+	e4m3        // E4M3 and E4M3IEEE, which differ in the first code that is not finite
+	e5m2
+)
+
+func classOf(d fp8.DType) class {
+	f := d.Format()
+	switch {
+	case f.Bits != 8 || f.Kind != fp8.Float:
+	case f.Exponent == 4 && f.Bias == 7 && (f.Special == fp8.FN || f.Special == fp8.IEEE):
+		return e4m3
+	case f.Exponent == 5 && f.Bias == 15 && f.Special == fp8.IEEE:
+		return e5m2
+	}
+	return other
 }
 
 func transposeGo(dst []float32, step int, src []float32, ld, k int) {

@@ -47,12 +47,14 @@ var AVX512 = Kernel{
 		if rows == 0 || cols == 0 {
 			return
 		}
-		switch src.DType {
-		case fp8.F32:
+		switch c := classOf(src.DType); {
+		case src.DType == fp8.F32:
 			decodeF32AVX512(&dst[0], step, chunk, &src.F32[0], src.LD, rows, cols)
-		case fp8.BF16:
+		case src.DType == fp8.BF16:
 			decodeBF16AVX512(&dst[0], step, chunk, &src.U16[0], src.LD, rows, cols)
-		case fp8.E5M2:
+		case c == other:
+			decodeCodes(dst, 32, step, chunk, src, rows, cols)
+		case c == e5m2:
 			decodeE5M2AVX512(&dst[0], step, chunk, &src.U8[0], src.LD, rows, cols)
 		default:
 			decodeE4M3AVX512(&dst[0], step, chunk, &src.U8[0], src.LD, rows, cols, firstSpecial(src.DType))
@@ -69,17 +71,18 @@ var AVX512 = Kernel{
 		gatherRows(dst, 32, src, ld, r, rows, 0, k)
 	},
 	stream: func(k, rows int, a []float32, step int, codes []uint8, d fp8.DType, c []float32) float32 {
+		wide := classOf(d) == e5m2
 		switch {
-		case d == fp8.E5M2 && rows == 1:
+		case wide && rows == 1:
 			stream1E5M2AVX512(k, &codes[0], &a[0], step, &c[0])
-		case d == fp8.E5M2:
+		case wide:
 			stream4E5M2AVX512(k, &codes[0], &a[0], step, &c[0])
 		case rows == 1:
 			stream1E4M3AVX512(k, &codes[0], &a[0], step, &c[0], firstSpecial(d))
 		default:
 			stream4E4M3AVX512(k, &codes[0], &a[0], step, &c[0], firstSpecial(d))
 		}
-		if d == fp8.E5M2 {
+		if wide {
 			return 1
 		}
 		return 0x1p8
@@ -132,7 +135,7 @@ var AVX2 = Kernel{
 	},
 	finish: func(acc []float32, t *tileOut) {
 		// AVX2 has no masks, so only whole rows are vectorized. FP8 outputs are rare.
-		if t.cols == 16 && !t.out.DType.IsFP8() {
+		if t.cols == 16 && !t.out.DType.IsQuantized() {
 			finish6x16AVX2(&acc[0], t)
 		} else {
 			finishRows(acc, 16, t)
@@ -153,7 +156,7 @@ func gatherRows(dst []uint8, nr int, src []uint8, ld, from, to, l, k int) {
 // firstSpecial returns the lowest code of an E4M3 format that is infinite or NaN. The
 // decoders give it and the codes above it the exponent of infinity.
 func firstSpecial(d fp8.DType) uint32 {
-	if d == fp8.E4M3IEEE {
+	if d.Format().Special == fp8.IEEE {
 		return 0x78
 	}
 	return 0x7f
@@ -164,12 +167,14 @@ func decodeAVX2(dst []float32, step, chunk int, src memory.Matrix, rows, cols in
 	const nr = 16
 	whole := cols &^ (nr - 1)
 	if rows > 0 && whole > 0 {
-		switch src.DType {
-		case fp8.F32:
+		switch c := classOf(src.DType); {
+		case src.DType == fp8.F32:
 			decodeF32AVX2(&dst[0], step, chunk, &src.F32[0], src.LD, rows, whole)
-		case fp8.BF16:
+		case src.DType == fp8.BF16:
 			decodeBF16AVX2(&dst[0], step, chunk, &src.U16[0], src.LD, rows, whole)
-		case fp8.E5M2:
+		case c == other:
+			decodeCodes(dst, nr, step, chunk, src, rows, whole)
+		case c == e5m2:
 			decodeE5M2AVX2(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole)
 		default:
 			decodeE4M3AVX2(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole, firstSpecial(src.DType))

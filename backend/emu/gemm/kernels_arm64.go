@@ -30,7 +30,7 @@ var NEON = Kernel{
 	},
 	finish: func(acc []float32, t *tileOut) {
 		// FP8 outputs are rare.
-		if t.cols == 16 && !t.out.DType.IsFP8() {
+		if t.cols == 16 && !t.out.DType.IsQuantized() {
 			finish6x16NEON(&acc[0], t)
 		} else {
 			finishRows(acc, 16, t)
@@ -43,14 +43,16 @@ func decodeNEON(dst []float32, step, chunk int, src memory.Matrix, rows, cols in
 	const nr = 16
 	whole := cols &^ (nr - 1)
 	if rows > 0 && whole > 0 {
-		switch src.DType {
-		case fp8.F32:
+		switch c := classOf(src.DType); {
+		case src.DType == fp8.F32:
 			decodeF32NEON(&dst[0], step, chunk, &src.F32[0], src.LD, rows, whole)
-		case fp8.BF16:
+		case src.DType == fp8.BF16:
 			decodeBF16NEON(&dst[0], step, chunk, &src.U16[0], src.LD, rows, whole)
-		case fp8.E5M2:
+		case c == other:
+			decodeCodes(dst, nr, step, chunk, src, rows, whole)
+		case c == e5m2:
 			decodeE5M2NEON(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole)
-		case fp8.E4M3IEEE:
+		case src.DType.Format().Special == fp8.IEEE:
 			decodeE4M3NEON(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole, 0x78)
 		default:
 			decodeE4M3NEON(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole, 0x7f)

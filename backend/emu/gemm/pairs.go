@@ -2,6 +2,7 @@ package gemm
 
 import (
 	"math"
+	"sync/atomic"
 
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
@@ -13,8 +14,8 @@ import (
 // upper halves of two words, then the product of the lower halves, and rounds after each.
 // With element l of k in the upper half and element l+1 in the lower, it computes two
 // steps of the chain that gemm.go defines, bit for bit, except that it flushes subnormals
-// to zero. FP8 values are exact in BF16, and sums of their products are multiples of
-// 2^-32, never subnormal. BF16 operands are scanned in each run: if a sum could be
+// to zero. Values of up to eight bits are exact in BF16; sums of products of FP8 are
+// multiples of 2^-32, never subnormal. BF16 operands are scanned in each run: if a sum could be
 // subnormal, that run uses FP32.
 //
 // Blocks of op(A) and op(B) then consist of words, each a pair, instead of floats, and
@@ -99,10 +100,8 @@ func (g *GEMM) choose() {
 		switch d {
 		case fp8.BF16:
 			exponent[i] = (int(smallest) + 1) >> 7
-		case fp8.E5M2:
-			exponent[i] = 127 + 7 - 16 // E5M2 values are multiples of 2^-16, E4M3 values of 2^-9
 		default:
-			exponent[i] = 127 + 7 - 9
+			exponent[i] = 7 + int(math.Float32bits(d.Smallest())>>23) // all values are multiples of Smallest
 		}
 	}
 	g.pairs, g.plan = nil, c.floats
@@ -111,19 +110,35 @@ func (g *GEMM) choose() {
 	}
 }
 
-// bf16Table is the BF16 values of an FP8 format's 128 codes without sign: the lower
-// bytes, then the upper bytes.
+// bf16Table is the BF16 values of a format's first 128 codes, which for a format of eight
+// bits are those without sign: the lower bytes, then the upper bytes.
 type bf16Table [256]uint8
 
-var bf16Tables = func() (t [fp8.E5M2 + 1]bf16Table) {
-	for _, d := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
-		for code := range 128 {
-			bits := math.Float32bits(d.Table()[code])
-			t[d][code], t[d][128+code] = uint8(bits>>16), uint8(bits>>24)
-		}
+// bf16Tables holds the tables of the formats in use.
+var bf16Tables [256]atomic.Pointer[bf16Table]
+
+// bf16TableOf returns the table of a format; nil if it does not have codes of up to eight
+// bits with a sign in the highest.
+func bf16TableOf(d fp8.DType) *bf16Table {
+	t := bf16Tables[d].Load()
+	f := d.Format()
+	if t != nil || f.Kind != fp8.Float || f.Bits > 8 || f.Bits == 8 && f.Special > fp8.IEEE {
+		return t
 	}
+	t = new(bf16Table)
+	for code := range 128 {
+		bits := math.Float32bits(d.Table()[code])
+		t[code], t[128+code] = uint8(bits>>16), uint8(bits>>24)
+	}
+	bf16Tables[d].Store(t)
 	return t
-}()
+}
+
+// pairable reports whether an operand of the format d can be decoded to pairs of BF16.
+func pairable(d fp8.DType) bool { return d == fp8.BF16 || bf16TableOf(d) != nil }
+
+// unit returns the number of which all finite values of d are multiples.
+func unit(d fp8.DType) float32 { return d.Smallest() }
 
 // bf16 returns a code's value, with its sign, in BF16.
 func (t *bf16Table) bf16(code uint8) uint16 {
@@ -161,6 +176,15 @@ func multiplyPairsGo(k, rows int, a []float32, step, stepK int, b, c []float32, 
 	}
 }
 
+// code returns the code of an element of up to eight bits.
+func code(m *memory.Matrix, i, j int) uint8 {
+	at := i*m.LD + j
+	if m.DType.Size() == 1 {
+		return m.U8[at]
+	}
+	return m.U8[at/2] >> (at % 2 * 4) & 0xf
+}
+
 func decodePairsGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
 	const nr = 16
 	down, right := 2, 1 // rows and columns of the codes in a word
@@ -174,7 +198,7 @@ func decodePairsGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols
 		if src.DType == fp8.BF16 {
 			return uint32(src.U16[i*src.LD+j])
 		}
-		return uint32(bf16Tables[src.DType].bf16(src.U8[i*src.LD+j]))
+		return uint32(bf16TableOf(src.DType).bf16(code(&src, i, j)))
 	}
 	for i := range pool.CeilDiv(rows, down) {
 		for j := range pool.CeilDiv(cols, right) {

@@ -60,9 +60,9 @@ var bf16Pairs = PairKernel{
 		case src.DType == fp8.BF16:
 			decodePairsDown16(&dst[0], step, chunk, &src.U16[0], src.LD, rows, cols)
 		case along:
-			decodePairsAlong(&dst[0], step, chunk, &src.U8[0], src.LD, rows, cols, &bf16Tables[src.DType])
+			decodePairsAlong(&dst[0], step, chunk, &src.U8[0], src.LD, rows, cols, bf16TableOf(src.DType))
 		default:
-			decodePairsDown(&dst[0], step, chunk, &src.U8[0], src.LD, rows, cols, &bf16Tables[src.DType])
+			decodePairsDown(&dst[0], step, chunk, &src.U8[0], src.LD, rows, cols, bf16TableOf(src.DType))
 		}
 	},
 	smallest: func(smallest uint16, x []uint16) uint16 {

@@ -13,7 +13,7 @@ type Matrix struct {
 	DType          fp8.DType
 	F32            []float32 // F32
 	U16            []uint16  // BF16, F16
-	U8             []uint8   // FP8
+	U8             []uint8   // formats of up to eight bits; of four, two elements share a byte
 	Rows, Cols, LD int       // LD is the number of elements from one row to the next
 	Scale          []float32 // per-tensor scale_inv, one element; nil is 1
 }
@@ -26,7 +26,8 @@ func (m *Matrix) ScaleInv() float32 {
 	return m.Scale[0]
 }
 
-// At returns m from row i and column j on.
+// At returns m from row i and column j on. Where two elements share a byte, the first
+// element must be the first of its byte, here and in the methods below.
 func (m Matrix) At(i, j int) Matrix {
 	at := i*m.LD + j
 	switch {
@@ -35,7 +36,7 @@ func (m Matrix) At(i, j int) Matrix {
 	case m.U16 != nil:
 		m.U16 = m.U16[at:]
 	default:
-		m.U8 = m.U8[at:]
+		m.U8 = m.U8[m.DType.Bytes(at):]
 	}
 	m.Rows -= i
 	m.Cols -= j
@@ -51,12 +52,12 @@ func (m *Matrix) Address(row, col int) unsafe.Pointer {
 	case m.U16 != nil:
 		return unsafe.Pointer(&m.U16[at])
 	}
-	return unsafe.Pointer(&m.U8[at])
+	return unsafe.Pointer(&m.U8[m.DType.Bytes(at)])
 }
 
 // Prefetch prefetches n elements from (row, col) on.
 func (m *Matrix) Prefetch(row, col, n int) {
-	simd.PrefetchRows(m.Address(row, col), 0, 1, n*m.DType.Size())
+	simd.PrefetchRows(m.Address(row, col), 0, 1, m.DType.Bytes(n))
 }
 
 // Load decodes len(dst) elements from (row, col) on and applies the scale.
@@ -71,7 +72,11 @@ func (m *Matrix) Load(dst []float32, row, col int) {
 		fp8.Dequantize16(dst, m.U16[at:at+len(dst)], m.ScaleInv())
 		return
 	default:
-		fp8.Dequantize8(dst, m.U8[at:at+len(dst)], m.DType, m.ScaleInv())
+		if m.DType.Size() == 0 {
+			fp8.Dequantize4(dst, m.U8[m.DType.Bytes(at):], m.DType, m.ScaleInv())
+		} else {
+			fp8.Dequantize8(dst, m.U8[at:at+len(dst)], m.DType, m.ScaleInv())
+		}
 		return
 	}
 	if m.Scale != nil {
