@@ -16,7 +16,7 @@ import (
 )
 
 // Backend holds the memory of one set of variables on one device and turns
-// programs over them into executables. Package ref is the smallest; a Bound makes the
+// programs over them into executables. Package ref is the smallest; DeviceVars makes the
 // checks that all have in common. Its methods may be called from any
 // goroutine, one at a time. A device that needs an OS thread of its own gets it
 // from its Backend.

@@ -53,7 +53,7 @@ type device struct {
 	pool    *pool.Pool
 	rank    int
 	group   *group
-	vars    backend.Bound
+	vars    backend.DeviceVars
 	memory  map[*backend.Tensor][]byte   // persistent tensors, views excluded
 	extents map[*backend.Tensor]*extents // same keys
 	rope    []*angleTable
@@ -128,7 +128,7 @@ func (d *device) Spec() backend.Spec { return d.spec }
 
 // persistent returns the n bytes of a contiguous persistent tensor or view.
 func (d *device) persistent(t *backend.Tensor, n int) ([]byte, error) {
-	if err := d.vars.Fits(t, n); err != nil {
+	if err := d.vars.CheckCopy(t, n); err != nil {
 		return nil, err
 	}
 	from := t.Offset * t.DType.Size()

@@ -11,31 +11,31 @@ import (
 )
 
 // Load passes each variable to allocate once, again only if allocate failed.
-func TestBound(t *testing.T) {
-	var b backend.Bound
+func TestDeviceVars(t *testing.T) {
+	var b backend.DeviceVars
 	var got []*backend.Tensor
 	take := func(fresh []*backend.Tensor) error { got = fresh; return nil }
 	require.NoError(t, b.Load(nil, take), "no programs")
 	v := backend.NewVars()
 	x := v.Tensor(backend.Stash, "x", fp8.F32, 4, 4)
 	p := v.Program("p")
-	require.ErrorContains(t, b.Fits(x, 64), "tensor x:fp32[4, 4] has no memory: load a program over its variables first")
+	require.ErrorContains(t, b.CheckCopy(x, 64), "tensor x:fp32[4, 4] has no memory: load a program over its variables first")
 	full := errors.New("full")
 	require.ErrorIs(t, b.Load([]*backend.Program{p}, func([]*backend.Tensor) error { return full }), full)
-	require.ErrorContains(t, b.Fits(x, 64), "has no memory")
+	require.ErrorContains(t, b.CheckCopy(x, 64), "has no memory")
 	require.NoError(t, b.Load([]*backend.Program{p}, take))
 	require.Equal(t, []*backend.Tensor{x}, got)
 	late := v.Tensor(backend.Stash, "late", fp8.BF16, 2)
-	require.ErrorContains(t, b.Fits(late, 4), "has no memory")
+	require.ErrorContains(t, b.CheckCopy(late, 4), "has no memory")
 	require.NoError(t, b.Load([]*backend.Program{p}, take))
 	require.Equal(t, []*backend.Tensor{late}, got)
 	require.NoError(t, b.Load([]*backend.Program{p}, func([]*backend.Tensor) error { return full }), "nothing to allocate")
 
-	require.NoError(t, b.Fits(late, 4))
-	require.NoError(t, b.Fits(x.RowRange(1, 2), 32))
-	require.ErrorContains(t, b.Fits(x, 60), "has 64 contiguous bytes, got a buffer of 60")
-	require.ErrorContains(t, b.Fits(x.Columns("left", 0, 2), 32), "contiguous")
-	require.ErrorContains(t, b.Fits(x.RowRange(3, 2), 32), "reaches outside")
+	require.NoError(t, b.CheckCopy(late, 4))
+	require.NoError(t, b.CheckCopy(x.RowRange(1, 2), 32))
+	require.ErrorContains(t, b.CheckCopy(x, 60), "has 64 contiguous bytes, got a buffer of 60")
+	require.ErrorContains(t, b.CheckCopy(x.Columns("left", 0, 2), 32), "contiguous")
+	require.ErrorContains(t, b.CheckCopy(x.RowRange(3, 2), 32), "reaches outside")
 	require.ErrorContains(t, b.Load([]*backend.Program{p, backend.NewVars().Program("q")}, take), "program q: its variables are not those")
 	broken := v.Program("broken")
 	broken.Add(&backend.Fill{})
@@ -44,5 +44,5 @@ func TestBound(t *testing.T) {
 	require.True(t, b.Close())
 	require.False(t, b.Close())
 	require.ErrorIs(t, b.Load([]*backend.Program{p}, take), backend.ErrClosed)
-	require.ErrorIs(t, b.Fits(x, 64), backend.ErrClosed)
+	require.ErrorIs(t, b.CheckCopy(x, 64), backend.ErrClosed)
 }

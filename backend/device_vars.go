@@ -2,10 +2,10 @@ package backend
 
 import "fmt"
 
-// Bound is the part of a Backend that all backends share: the variables that have memory,
-// and the checks of Load, Write and Read. Package ref shows its use. The zero Bound has
-// no variables.
-type Bound struct {
+// DeviceVars is the part of a Backend that all backends share: the variables that have
+// memory on the device, and the checks of Load, Write and Read. Package ref shows its use.
+// The zero DeviceVars has no variables.
+type DeviceVars struct {
 	*Vars     // of the first Load; nil before it
 	allocated map[*Tensor]bool
 	closed    bool
@@ -14,7 +14,7 @@ type Bound struct {
 // Load checks programs before a backend loads them. It calls allocate with the variables
 // that have no memory yet, if there are any: at first all, later those declared since.
 // allocate gives each of them zeroed memory; if it fails, the next Load calls it again.
-func (b *Bound) Load(programs []*Program, allocate func(fresh []*Tensor) error) error {
+func (b *DeviceVars) Load(programs []*Program, allocate func(fresh []*Tensor) error) error {
 	if b.closed {
 		return ErrClosed
 	}
@@ -50,10 +50,10 @@ func (b *Bound) Load(programs []*Program, allocate func(fresh []*Tensor) error) 
 	return nil
 }
 
-// Fits returns why Write or Read cannot copy n bytes to or from t, nil if they can. t is a
-// variable that has memory, or a view of one. It has n bytes, no gaps between its rows, and
-// does not reach outside its base.
-func (b *Bound) Fits(t *Tensor, n int) error {
+// CheckCopy returns why Write or Read cannot copy n bytes to or from t, nil if they can. t
+// is a variable that has memory, or a view of one. It has n bytes, no gaps between its rows,
+// and does not reach outside its base.
+func (b *DeviceVars) CheckCopy(t *Tensor, n int) error {
 	if b.closed {
 		return ErrClosed
 	}
@@ -69,10 +69,10 @@ func (b *Bound) Fits(t *Tensor, n int) error {
 	return nil
 }
 
-// Close drops the variables. Load and Fits then return errors. Close reports whether this
-// was its first call: closing a backend again does nothing.
-func (b *Bound) Close() (first bool) {
+// Close drops the variables. Load and CheckCopy then return errors. Close reports whether
+// this was its first call: closing a backend again does nothing.
+func (b *DeviceVars) Close() (first bool) {
 	first = !b.closed
-	*b = Bound{closed: true}
+	*b = DeviceVars{closed: true}
 	return first
 }
