@@ -30,7 +30,7 @@ func TestAdditionsTouchFewFiles(t *testing.T) {
 		"op": {4, []string{"model.activation=squared-relu", "--recipe", "fp8-delayed"}, nil},
 		// The same for two more ops, in float64 and with a kernel for each instruction set and
 		// for CUDA.
-		"kernel": {15, []string{"model.activation=reglu", "--recipe", "fp8-delayed"}, testReGLU},
+		"kernel": {14, []string{"model.activation=reglu", "--recipe", "fp8-delayed"}, testReGLU},
 		"recipe": {1, []string{"--recipe", "fp8-up-bf16"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,22 +56,23 @@ func TestAdditionsTouchFewFiles(t *testing.T) {
 // those of the accelerators, on stand-ins.
 func testReGLU(t *testing.T, p patched) {
 	p.run(t, []string{"GOOS=linux", "GOARCH=arm64"}, "build", "./backend/emu/simd")
-	tests := []struct{ dir, tags, run string }{
-		{"emu/simd", "", "^TestReGLUTwins$"},
-		{"emu/simd", "noasm", "^TestReGLUTwins$"},
-		{"emu", "", "^TestConformance$/^reglu"},
-		{"cuda", "cuda", "^TestConformance$/^reglu"},
-		{"gaudi", "gaudi", "^TestConformanceOnTheStandIn$/^gaudi2$/^reglu"},
+	tests := []struct{ dir, tags, run, cgo string }{
+		{"emu/simd", "", "^TestReGLUTwins$", ""},
+		{"emu/simd", "noasm", "^TestReGLUTwins$", ""},
+		{"emu", "", "^TestConformance$/^reglu", ""},
+		{"cuda", "cuda", "^TestConformance$/^reglu", "CGO_ENABLED=1"},
+		{"gaudi", "gaudi", "^TestConformanceOnTheStandIn$/^gaudi2$/^reglu", "CGO_ENABLED=1"},
 	}
 	_, noC := exec.LookPath(cmp.Or(os.Getenv("CC"), "gcc"))
 	_, noCXX := exec.LookPath(cmp.Or(os.Getenv("CXX"), "g++"))
-	if runtime.GOOS != "linux" || noC != nil || noCXX != nil {
-		tests = tests[:3]
-	}
 	for _, c := range tests {
-		out := p.run(t, []string{"CGO_ENABLED=1"}, "test", "-vet=off", "-v", "-tags", c.tags, "-run", c.run, "./backend/"+c.dir)
-		ran := regexp.MustCompile("(?m)^ *--- PASS: " + strings.ReplaceAll(strings.Trim(c.run, "^$"), "$/^", "/"))
-		require.Regexp(t, ran, out)
+		if c.cgo != "" && (runtime.GOOS != "linux" || noC != nil || noCXX != nil) {
+			continue
+		}
+		out := p.run(t, []string{c.cgo}, "test", "-vet=off", "-v", "-tags", c.tags, "-run", c.run, "./backend/"+c.dir)
+		// With devices, tests that need a stand-in are skipped.
+		path := strings.ReplaceAll(strings.Trim(c.run, "^$"), "$/^", "/")
+		require.Regexp(t, "(?m)^ *--- (PASS: "+path+"|SKIP: )", out)
 	}
 }
 
@@ -83,10 +84,10 @@ type patched struct {
 
 var changed = regexp.MustCompile(`(?m)^\+\+\+ b/(.+)$`)
 
-const renew = `%[1]s does not fit this tree. Apply what still fits:
+const renew = `%[1]s does not fit this tree. Commit your changes, and apply what still fits:
 	git apply --3way %[1]s; git reset
 Mend the rest, then renew the patch:
-	git add -N . && git diff -U1 >new.patch && git apply -R new.patch && mv new.patch %[1]s
+	git add -N . && git diff -U1 >new.patch && git reset && git apply -R new.patch && mv new.patch %[1]s
 %[2]s`
 
 func patch(t *testing.T, name string) patched {
