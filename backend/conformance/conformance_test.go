@@ -33,7 +33,7 @@ func TestEveryOpHasACase(t *testing.T) {
 			}
 		}
 	}
-	require.Empty(t, missing)
+	require.Empty(t, missing, "add cases with the op to the file of its group, cases_*.go")
 }
 
 // idle is a backend whose programs do nothing.
