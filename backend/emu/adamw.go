@@ -112,7 +112,7 @@ func (a *adamW) run() {
 	if a.skip[0] != 0 {
 		return
 	}
-	ctl := readControl(a.control)
+	ctl := backend.ControlFrom(a.control)
 	a.rule = adamRule(a.op, ctl.LR, a.coef[0], a.step[0])
 	for i := range a.list {
 		a.list[i].codes.read(&a.rule)

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/gemm"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
@@ -158,7 +159,7 @@ func (b *binder) attentionWith(kernel *gemm.Kernel, o *backend.Attention) func()
 	h := newHeads(kernel, o.Q, o.K, o.Batch, o.HeadDim)
 	q, k, v := b.matrix(o.Q), b.matrix(o.K), b.matrix(o.V)
 	lse, words := b.f32(o.LSE), b.i32(o.Control)
-	e := b.emitter(o.Out, o.Q.Cols())
+	e := b.output(o.Out)
 	span := h.span(b.pool.Size())
 	taskRows := span * h.perKV
 	_, used := h.attentionSpace(kernel, taskRows, nil)
@@ -227,7 +228,7 @@ func (b *binder) attentionWith(kernel *gemm.Kernel, o *backend.Attention) func()
 		for r := range rows {
 			out := s.o.row(r, h.dim)
 			simd.Scale(out, 1/s.total[r])
-			e.store(worker, h.row(pair, h.queries, i0+r/h.perKV), h.column(pair, r), out)
+			e.Store(worker, h.row(pair, h.queries, i0+r/h.perKV), h.column(pair, r), out)
 		}
 		if lse == nil {
 			return
@@ -236,8 +237,8 @@ func (b *binder) attentionWith(kernel *gemm.Kernel, o *backend.Attention) func()
 			lse[h.lseIndex(pair, i0, r)] = float32(float64(s.top[r])*math.Ln2 + math.Log(float64(s.total[r])))
 		}
 	}
-	return storing(func() {
-		position = int(readControl(words).Position)
+	return cast.Storing(func() {
+		position = int(backend.ControlFrom(words).Position)
 		b.pool.Run(tasks, task)
 	}, e)
 }

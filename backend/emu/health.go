@@ -6,6 +6,7 @@ import (
 
 	"octet/backend"
 	"octet/backend/emu/memory"
+	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
@@ -30,7 +31,7 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 	rows, cols := o.X.Rows(), x.Cols
 	width := cmp.Or(o.Codes.Block.Cols, cols)
 	buffers := b.scratch(cols)
-	count, each := rowTasks(rows, cols)
+	count, each := pool.RowTasks(rows, cols)
 	sums := make([]castSums, count)
 	task := func(worker, task int) {
 		var s castSums
@@ -109,25 +110,21 @@ var _ = implement((*binder).rowCosine)
 // rowCosine sums each row in float64, in order.
 func (b *binder) rowCosine(o *backend.RowCosine) func() {
 	x, y, out := b.matrix(o.A), b.matrix(o.B), b.f32(o.Out)
-	rows, cols, ld := o.A.Rows(), x.Cols, o.Out.LD
+	cols, ld := x.Cols, o.Out.LD
 	left, right := b.scratch(cols), b.scratch(cols)
-	count, each := rowTasks(rows, cols)
-	task := func(worker, task int) {
-		for i := task * each; i < min(rows, (task+1)*each); i++ {
-			u, v := x.Row(left[worker], i), y.Row(right[worker], i)
-			var dot, uu, vv float64
-			for j, a := range u {
-				a, b := float64(a), float64(v[j])
-				dot += a * b
-				uu += a * a
-				vv += b * b
-			}
-			cosine := 0.0
-			if uu != 0 && vv != 0 {
-				cosine = dot / (math.Sqrt(uu) * math.Sqrt(vv))
-			}
-			out[i], out[ld+i], out[2*ld+i] = float32(cosine), float32(math.Sqrt(uu)), float32(math.Sqrt(vv))
+	return b.pool.Rows(x.Rows, cols, func(worker, i int) {
+		u, v := x.Row(left[worker], i), y.Row(right[worker], i)
+		var dot, uu, vv float64
+		for j, a := range u {
+			a, b := float64(a), float64(v[j])
+			dot += a * b
+			uu += a * a
+			vv += b * b
 		}
-	}
-	return func() { b.pool.Run(count, task) }
+		cosine := 0.0
+		if uu != 0 && vv != 0 {
+			cosine = dot / (math.Sqrt(uu) * math.Sqrt(vv))
+		}
+		out[i], out[ld+i], out[2*ld+i] = float32(cosine), float32(math.Sqrt(uu)), float32(math.Sqrt(vv))
+	})
 }

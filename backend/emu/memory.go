@@ -2,9 +2,9 @@ package emu
 
 import (
 	"fmt"
-	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
@@ -72,14 +72,6 @@ func slice[E float32 | int32 | uint16 | uint8](b *binder, t *backend.Tensor) []E
 func (b *binder) f32(t *backend.Tensor) []float32 { return slice[float32](b, t) }
 func (b *binder) i32(t *backend.Tensor) []int32   { return slice[int32](b, t) }
 
-// readControl decodes the words of step.control; nil gives zeros.
-func readControl(words []int32) backend.Control {
-	if words == nil {
-		return backend.Control{}
-	}
-	return backend.ControlFrom(words)
-}
-
 // matrix binds t, with its scale unless t has block scales.
 func (b *binder) matrix(t *backend.Tensor) memory.Matrix {
 	m := memory.Matrix{DType: t.DType, Rows: t.Rows(), Cols: t.Cols(), LD: t.LD}
@@ -114,6 +106,26 @@ func (b *binder) blockScales(t *backend.Tensor) memory.BlockScales {
 		s.F32 = b.f32(t.Scale)
 	}
 	return s
+}
+
+// output binds the casts of one result.
+func (b *binder) output(list []backend.Cast) *cast.Output {
+	return cast.NewOutput(b.pool, b.casts(list))
+}
+
+func (b *binder) casts(list []backend.Cast) (bound []cast.Cast) {
+	for _, c := range list {
+		to := cast.Cast{
+			Out: b.matrix(c.Out), Transpose: c.Transpose, Scale: b.f32(c.Scale), Amax: b.f32(c.Amax),
+			Rounding: c.Rounding, Stream: fp8.NameKey(c.StreamName()), Control: b.i32(c.Control), Tokens: c.Tokens,
+			Limit: c.Limit, Pow2: c.Pow2,
+		}
+		if c.Out.Block != backend.PerTensor {
+			to.Blocks = b.blockScales(c.Out)
+		}
+		bound = append(bound, to)
+	}
+	return bound
 }
 
 // integers reads an I32 tensor by the index of its elements.
@@ -161,26 +173,7 @@ func (b *binder) shared(n int) []float32 {
 	return b.common[n]
 }
 
-// taskElems is about how many elements a task touches: enough to be worth
-// handing out, few enough that the last tasks end at about the same time.
-const taskElems = 8192
-
-// rowTasks splits rows into tasks of about taskElems elements. The split
-// depends on the shape alone, never on the number of threads.
-func rowTasks(rows, cols int) (tasks, rowsPerTask int) {
-	rowsPerTask = max(1, taskElems/cols)
-	return (rows + rowsPerTask - 1) / rowsPerTask, rowsPerTask
-}
-
-// scaleValue returns the value of a bound scale, 1 for nil.
-func scaleValue(scale []float32) float32 {
-	if scale == nil {
-		return 1
-	}
-	return scale[0]
-}
-
-// maxBits folds a magnitude into bits by its bit pattern, so that NaN > Inf > finite.
-func maxBits(bits *uint32, magnitude float32) {
-	*bits = max(*bits, math.Float32bits(magnitude)&^(1<<31))
+// pieceBuffers returns, for each worker, a buffer for a piece of a row of cols elements.
+func (b *binder) pieceBuffers(cols int) [][]float32 {
+	return b.scratch(pool.PieceWidth(cols))
 }

@@ -3,6 +3,7 @@ package emu
 import (
 	"unsafe"
 
+	"octet/backend/emu/cast"
 	"octet/backend/emu/gemm"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
@@ -66,12 +67,10 @@ func (t *tiles) expect(m *memory.Matrix, row, col, rows, cols int) {
 	}
 }
 
-// expectStore is expect for the elements that e will store.
-func (t *tiles) expectStore(e *emitter, row, col, rows, cols int) {
-	for i := range e.casts {
-		if c := &e.casts[i]; c.strips == nil {
-			t.expect(&c.Matrix, row, col, rows, cols)
-		}
+// expectStore is expect for the elements that out will store.
+func (t *tiles) expectStore(out *cast.Output, row, col, rows, cols int) {
+	for i := range out.Direct {
+		t.expect(&out.Direct[i], row, col, rows, cols)
 	}
 }
 

@@ -23,14 +23,16 @@ func (s *BlockScales) At(i int) float32 {
 	return 1
 }
 
-// Of returns the scale of element (row, col).
-func (s *BlockScales) Of(row, col int) float32 {
-	i := 0
+// Index returns the block of element (row, col).
+func (s *BlockScales) Index(row, col int) (i int) {
 	if s.Rows > 0 {
 		i = row / s.Rows * s.Across
 	}
 	if s.Cols > 0 {
 		i += col / s.Cols
 	}
-	return s.At(i)
+	return i
 }
+
+// Of returns the scale of element (row, col).
+func (s *BlockScales) Of(row, col int) float32 { return s.At(s.Index(row, col)) }
