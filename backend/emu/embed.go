@@ -19,7 +19,7 @@ func (b *binder) embed(o *backend.Embed) func() {
 	result := b.output(o.Out)
 	buffers := b.pieceBuffers(table.Cols)
 	run := b.pool.Pieces(o.IDs.Elems(), table.Cols, func(worker, token, col, n int) {
-		if id := ids.at(token); uint(id) < uint(vocab) {
+		if id := ids(token); uint(id) < uint(vocab) {
 			result.Store(worker, token, col, table.Piece(buffers[worker], id, col, n))
 			return
 		}
@@ -44,7 +44,7 @@ func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
 		col := task * width
 		n := min(width, cols-col)
 		for token := range tokens {
-			if id := ids.at(token); uint(id) < uint(vocab) {
+			if id := ids(token); uint(id) < uint(vocab) {
 				at := id*grad.LD + col
 				simd.Add(grad.F32[at:at+n], dout.Piece(buffers[worker], token, col, n))
 			}

@@ -39,7 +39,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	rows := b.pool.Rows(tokens, cols, func(worker, t int) {
 		scratch := b.pool.Scratch[worker]
 		buffer, grad := scratch[:lossPiece], scratch[lossPiece:lossPiece+cols]
-		target, scale := targets.at(t), float32(0)
+		target, scale := targets(t), float32(0)
 		switch {
 		case target < 0:
 			loss[t] = 0

@@ -40,7 +40,7 @@ const streamedRows = 16
 // strip collects consecutive rows of one cast that cover the same columns. Any other row
 // starts a new strip.
 type strip struct {
-	codes    memory.Matrix // its slice: rows with stripGap elements between them
+	codes    memory.Matrix // rows of width elements, with stripGap elements between them
 	row, col int           // the element of the result at the strip's start
 	width    int
 	rows     int // collected so far
@@ -64,17 +64,10 @@ func (c *bound) stripRows() int {
 
 // newStrips returns a strip for each worker.
 func newStrips(workers int, c *bound) []strip {
-	list, size := make([]strip, workers), c.Out.DType.Size()
+	list, d, step := make([]strip, workers), c.Out.DType, c.cols+stripGap
 	for w := range list {
-		raw := pool.WorkerBytes(int64(c.stripRows() * (c.cols + stripGap) * size))
-		switch size {
-		case 4:
-			list[w].codes.F32 = pool.View[float32](raw)
-		case 2:
-			list[w].codes.U16 = pool.View[uint16](raw)
-		default:
-			list[w].codes.U8 = raw
-		}
+		raw := pool.WorkerBytes(int64(c.stripRows() * step * d.Size()))
+		list[w].codes = memory.New(d, c.stripRows(), c.cols, step, raw)
 	}
 	return list
 }

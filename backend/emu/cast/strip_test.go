@@ -13,16 +13,7 @@ import (
 
 // newMatrix returns a matrix of zeros with ld elements from row to row.
 func newMatrix(d fp8.DType, rows, cols, ld int) memory.Matrix {
-	m, raw := memory.Matrix{DType: d, Rows: rows, Cols: cols, LD: ld}, pool.Bytes(int64(rows*ld*d.Size()))
-	switch d.Size() {
-	case 4:
-		m.F32 = pool.View[float32](raw)
-	case 2:
-		m.U16 = pool.View[uint16](raw)
-	default:
-		m.U8 = raw
-	}
-	return m
+	return memory.New(d, rows, cols, ld, pool.Bytes(int64(rows*ld*d.Size())))
 }
 
 // Rows may be stored in any order and in pieces.

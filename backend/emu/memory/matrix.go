@@ -4,6 +4,7 @@ package memory
 import (
 	"unsafe"
 
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
@@ -16,6 +17,20 @@ type Matrix struct {
 	U8             []uint8   // FP8
 	Rows, Cols, LD int       // LD is the number of elements from one row to the next
 	Scale          []float32 // per-tensor scale_inv, one element; nil is 1
+}
+
+// New returns a matrix of format d in raw, which must be aligned for its elements.
+func New(d fp8.DType, rows, cols, ld int, raw []byte) Matrix {
+	m := Matrix{DType: d, Rows: rows, Cols: cols, LD: ld}
+	switch d.Size() {
+	case 4:
+		m.F32 = pool.View[float32](raw)
+	case 2:
+		m.U16 = pool.View[uint16](raw)
+	default:
+		m.U8 = raw
+	}
+	return m
 }
 
 // ScaleInv returns the per-tensor scale_inv, 1 if there is none.

@@ -1,8 +1,6 @@
 package emu
 
 import (
-	"fmt"
-
 	"octet/backend"
 	"octet/backend/emu/cast"
 	"octet/backend/emu/memory"
@@ -31,37 +29,7 @@ func (b *binder) bytes(t *backend.Tensor) []byte {
 	return b.arena[from : from+span]
 }
 
-// copyOut returns a copy of t's elements without the gaps between its rows.
-func (b *binder) copyOut(t *backend.Tensor) []byte {
-	src := b.bytes(t)
-	row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()
-	out := make([]byte, 0, t.Bytes())
-	for r := range t.Rows() {
-		out = append(out, src[r*ld:r*ld+row]...)
-	}
-	return out
-}
-
-// observed is the backend.Memory of an observer.
-type observed struct{ b *binder }
-
-func (o observed) Read(t *backend.Tensor) ([]byte, error) { return o.b.copyOut(t), nil }
-
-func (o observed) Write(t *backend.Tensor, raw []byte) error {
-	if int64(len(raw)) != t.Bytes() {
-		return fmt.Errorf("emu: %s takes %d bytes, got %d", t, t.Bytes(), len(raw))
-	}
-	o.b.changed(t)
-	dst := o.b.bytes(t)
-	row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()
-	for r := range t.Rows() {
-		copy(dst[r*ld:], raw[r*row:(r+1)*row])
-	}
-	return nil
-}
-
-// slice returns t's memory as elements, nil for a nil tensor. E must have the size of
-// t's format.
+// slice returns t's memory as elements of the size of its format, nil for a nil tensor.
 func slice[E float32 | int32 | uint16 | uint8](b *binder, t *backend.Tensor) []E {
 	if t == nil {
 		return nil
@@ -74,17 +42,9 @@ func (b *binder) i32(t *backend.Tensor) []int32   { return slice[int32](b, t) }
 
 // matrix binds t, with its scale unless t has block scales.
 func (b *binder) matrix(t *backend.Tensor) memory.Matrix {
-	m := memory.Matrix{DType: t.DType, Rows: t.Rows(), Cols: t.Cols(), LD: t.LD}
+	m := memory.New(t.DType, t.Rows(), t.Cols(), t.LD, b.bytes(t))
 	if !scaledByBlock(t) {
 		m.Scale = b.f32(t.Scale)
-	}
-	switch t.DType.Size() {
-	case 4:
-		m.F32 = b.f32(t)
-	case 2:
-		m.U16 = slice[uint16](b, t)
-	default:
-		m.U8 = slice[uint8](b, t)
 	}
 	return m
 }
@@ -101,7 +61,7 @@ func (b *binder) blockScales(t *backend.Tensor) memory.BlockScales {
 	switch {
 	case t.Scale == nil:
 	case t.Scale.DType == fp8.E8M0:
-		s.E8M0 = slice[uint8](b, t.Scale)
+		s.E8M0 = b.bytes(t.Scale)
 	default:
 		s.F32 = b.f32(t.Scale)
 	}
@@ -128,21 +88,10 @@ func (b *binder) casts(list []backend.Cast) (bound []cast.Cast) {
 	return bound
 }
 
-// integers reads an I32 tensor by the index of its elements.
-type integers struct {
-	words    []int32
-	cols, ld int
-}
-
-func (b *binder) integers(t *backend.Tensor) integers {
-	return integers{b.i32(t), t.Cols(), t.LD}
-}
-
-func (n *integers) at(i int) int {
-	if n.ld == n.cols {
-		return int(n.words[i])
-	}
-	return int(n.words[i/n.cols*n.ld+i%n.cols])
+// integers returns a function that reads an I32 tensor by the index of its elements.
+func (b *binder) integers(t *backend.Tensor) func(i int) int {
+	words, cols, ld := b.i32(t), t.Cols(), t.LD
+	return func(i int) int { return int(words[i/cols*ld+i%cols]) }
 }
 
 // bufferKey names a scratch buffer: the which-th that an op takes, of n floats.
