@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
@@ -29,7 +30,7 @@ const adamSpan = 1024
 const minEpsToFlush = 0x1p-40
 
 type adamTensor struct {
-	grad  rows
+	grad  memory.Matrix
 	cols  int          // of grad
 	state [3]adamState // master, first and second moment
 	codes *adamCodes   // nil if the formats of the states have no codes path
@@ -94,7 +95,7 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 
 // adamTensor binds t to parameter i of the op.
 func (b *binder) adamTensor(t *adamTensor, o *backend.AdamW, i int) {
-	t.grad, t.cols, t.keep = b.rows(o.Grad[i]), o.Grad[i].Cols(), simd.KeepAll
+	t.grad, t.cols, t.keep = b.matrix(o.Grad[i]), o.Grad[i].Cols(), simd.KeepAll
 	for j, x := range []*backend.Tensor{o.Master[i], o.M1[i], o.M2[i]} {
 		t.state[j] = b.adamState(o, x)
 	}
@@ -111,7 +112,7 @@ func (a *adamW) run() {
 	if a.skip[0] != 0 {
 		return
 	}
-	ctl := readControl(a.control)
+	ctl := backend.ControlFrom(a.control)
 	a.rule = adamRule(a.op, ctl.LR, a.coef[0], a.step[0])
 	for i := range a.list {
 		a.list[i].codes.read(&a.rule)
@@ -150,7 +151,7 @@ func (a *adamW) run() {
 // gradient returns the element at which a span begins, and its gradient.
 func (a *adamW) gradient(worker int, s *span) (at int, grad []float32) {
 	t := &a.list[s.tensor]
-	return s.row*t.cols + s.col, t.grad.piece(a.pool.Scratch[worker][3*a.length:], s.row, s.col, s.n)
+	return s.row*t.cols + s.col, t.grad.Piece(a.pool.Scratch[worker][3*a.length:], s.row, s.col, s.n)
 }
 
 // update computes a span's new states from its old ones and its gradient. If inPlace,
@@ -162,12 +163,12 @@ func (a *adamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax 
 		state := &t.state[i]
 		x[i] = buffer[i*a.length:][:s.n]
 		switch {
-		case state.in.dtype == fp8.F32 && inPlace:
-			x[i] = state.in.f32[at : at+s.n]
+		case state.in.DType == fp8.F32 && inPlace:
+			x[i] = state.in.F32[at : at+s.n]
 		case state.block > 0:
 			state.loadBlocks(x[i], s, at, t.cols)
 		default:
-			state.in.load(x[i], 0, at)
+			state.in.Load(x[i], 0, at)
 		}
 	}
 	rule := a.rule

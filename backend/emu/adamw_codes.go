@@ -36,15 +36,15 @@ type adamCodes struct {
 // newCodes returns the adamCodes of a tensor, nil if its formats are not supported.
 func (t *adamTensor) newCodes() *adamCodes {
 	p, m, v := &t.state[0], &t.state[1], &t.state[2]
-	moment := m.out.dtype == fp8.E4M3 || m.out.dtype == fp8.E4M3IEEE
-	if !haveAdamCodes || p.out.dtype != fp8.F16 || !moment || v.out.dtype != fp8.E5M2 {
+	moment := m.out.DType == fp8.E4M3 || m.out.DType == fp8.E4M3IEEE
+	if !haveAdamCodes || p.out.DType != fp8.F16 || !moment || v.out.DType != fp8.E5M2 {
 		return nil
 	}
 	c := &adamCodes{
-		state: &t.state, maxFinite: 0x7e, stochastic: p.out.rounding == fp8.Stochastic,
+		state: &t.state, maxFinite: 0x7e, stochastic: p.out.Rounding == fp8.Stochastic,
 		lift: [3]float32{1, 1, 1}, units: [3]float32{0x1p24, 0x1p25, 0x1p24},
 	}
-	if m.out.dtype == fp8.E4M3IEEE {
+	if m.out.DType == fp8.E4M3IEEE {
 		c.maxFinite = 0x77
 	}
 	if v.floor {
@@ -114,9 +114,9 @@ func (c *adamCodes) write(amax []float32) {
 	c.canRun = c.canRead
 	for i := range c.scale {
 		out := &c.state[i].out
-		c.scale[i] = out.scale * c.lift[i]
+		c.scale[i] = out.Scale * c.lift[i]
 		c.canRun = c.canRun && isFinite(amax[i]) && isFinite(c.scale[i]) && c.scale[i] > 0
-		c.first[i], c.key[i] = uint32(out.key), uint32(out.key>>32)
+		c.first[i], c.key[i] = uint32(out.Key), uint32(out.Key>>32)
 	}
 }
 
@@ -126,7 +126,7 @@ func (c *adamCodes) store(at int, grad []float32) (n int) {
 		return 0
 	}
 	// Random bits come in pairs, and the key changes at element 2^33.
-	first := c.state[0].out.index(0, at)
+	first := c.state[0].out.Base + uint64(at)
 	if first%2 != 0 || (first+uint64(len(grad))-1)>>33 != 0 {
 		return 0
 	}
@@ -154,5 +154,5 @@ func (c *adamCodes) note(at, n int) {
 }
 
 func (c *adamCodes) codes(at, n int) (p []uint16, m, v []uint8) {
-	return c.state[0].out.u16[at : at+n], c.state[1].out.u8[at : at+n], c.state[2].out.u8[at : at+n]
+	return c.state[0].in.U16[at : at+n], c.state[1].in.U8[at : at+n], c.state[2].in.U8[at : at+n]
 }

@@ -2,14 +2,17 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/cast"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
 // adamState is one of the three stored tensors of a parameter.
 type adamState struct {
-	in       rows
-	out      boundCast
+	in       memory.Matrix
+	out      cast.Encoder
+	name     uint64    // fp8.NameKey, of the random stream
 	scaleInv []float32 // nil for F32 and BF16
 	limit    float32   // the format's largest value
 	block    int       // elements of a row that share a scale; 0: all share one
@@ -21,11 +24,9 @@ type adamState struct {
 func (s *adamState) hasAmax() bool { return s.scaleInv != nil && s.block == 0 }
 
 func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
-	m := b.matrixOf(t)
 	return adamState{
-		in:  b.rows(t),
-		out: boundCast{dtype: m.DType, elements: elements{u16: m.U16, u8: m.U8}, name: fp8.NameKey(t.Name), rounding: o.Rounding},
-
+		in:  b.matrix(t),
+		out: cast.Encoder{DType: t.DType, Rounding: o.Rounding}, name: fp8.NameKey(t.Name),
 		scaleInv: b.f32(t.Scale), limit: t.DType.Max(), block: t.Block.Cols, pow2: o.Pow2,
 	}
 }
@@ -33,11 +34,11 @@ func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
 // prepare sets the scale and the random stream of the new codes; first is the random
 // index of the first element.
 func (s *adamState) prepare(amax float32, ctl backend.Control, first uint64) {
-	s.out.scale = 1
+	s.out.Scale = 1
 	if s.hasAmax() {
-		s.out.scale = s.scaleFor(amax, s.scaleInv[0])
+		s.out.Scale = s.scaleFor(amax, s.scaleInv[0])
 	}
-	s.out.key, s.out.base = fp8.StreamKey(ctl.Seed, ctl.Step, s.out.name), first
+	s.out.Key, s.out.Base = fp8.StreamKey(ctl.Seed, ctl.Step, s.name), first
 }
 
 // scaleFor returns the scale for values with this amax; if the amax gives none, the old
@@ -61,25 +62,25 @@ func (s *adamState) record(scaleInv *float32, amax, scale float32) {
 // writeScale records the scale of the new codes. Call it after all old codes are read.
 func (s *adamState) writeScale(amax float32) {
 	if s.hasAmax() {
-		s.record(&s.scaleInv[0], amax, s.out.scale)
+		s.record(&s.scaleInv[0], amax, s.out.Scale)
 	}
 }
 
 // store casts x, which begins at element at.
-func (s *adamState) store(out *boundCast, x []float32, at int) {
+func (s *adamState) store(out *cast.Encoder, x []float32, at int) {
 	end := at + len(x)
-	switch out.dtype {
+	switch out.DType {
 	case fp8.F32:
 		return
 	case fp8.F16, fp8.BF16:
-		out.encode16(out.u16[at:end], x, 0, at)
+		out.Encode16(s.in.U16[at:end], x, uint64(at))
 		if s.floor {
-			floorCodes(out.u16[at:end], x)
+			floorCodes(s.in.U16[at:end], x)
 		}
 	default:
-		out.encode8(out.u8[at:end], x, 0, at)
+		out.Encode8(s.in.U8[at:end], x, uint64(at), cast.Streams(&s.in))
 		if s.floor {
-			floorCodes(out.u8[at:end], x)
+			floorCodes(s.in.U8[at:end], x)
 		}
 	}
 }
@@ -105,8 +106,8 @@ func (s *adamState) blocks(sp *span, cols int, f func(scaleInv []float32, from, 
 func (s *adamState) loadBlocks(x []float32, sp *span, at, cols int) {
 	in := s.in
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
-		in.scale = scaleInv
-		in.load(x[from:to], 0, at+from)
+		in.Scale = scaleInv
+		in.Load(x[from:to], 0, at+from)
 	})
 }
 
@@ -114,8 +115,8 @@ func (s *adamState) storeBlocks(x []float32, sp *span, at, cols int) {
 	out := s.out
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
 		amax := fp8.Amax(x[from:to])
-		out.scale = s.scaleFor(amax, scaleInv[0])
+		out.Scale = s.scaleFor(amax, scaleInv[0])
 		s.store(&out, x[from:to], at+from)
-		s.record(&scaleInv[0], amax, out.scale)
+		s.record(&scaleInv[0], amax, out.Scale)
 	})
 }

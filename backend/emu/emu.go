@@ -1,7 +1,6 @@
 package emu
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -189,63 +188,6 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		list[i] = x
 	}
 	return list, nil
-}
-
-// kernel runs one op. It allocates nothing: everything it needs is bound at load time.
-type kernel func(context.Context) error
-
-type executable struct {
-	binder  *binder
-	nodes   []*backend.Node
-	kernels []kernel
-}
-
-func (x *executable) Run(ctx context.Context) error {
-	if err := x.interrupted(ctx); err != nil {
-		return err
-	}
-	for i, k := range x.kernels {
-		if err := k(ctx); err != nil {
-			return x.failed(i, err)
-		}
-		x.binder.group.done[x.binder.rank].Add(1)
-	}
-	return nil
-}
-
-// failed returns the error of a node and closes the group, so that the other ranks
-// stop too.
-func (x *executable) failed(node int, err error) error {
-	x.binder.group.close(err, x.binder.rank)
-	return fmt.Errorf("%s: %w", x.nodes[node].Path(), err)
-}
-
-// interrupted returns ctx's error. If there is one, it closes the group: the other
-// ranks would wait for this one in the next collective.
-func (x *executable) interrupted(ctx context.Context) error {
-	err := ctx.Err()
-	if err != nil {
-		x.binder.group.close(err, x.binder.rank)
-	}
-	return err
-}
-
-func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
-	for i, k := range x.kernels {
-		err := x.interrupted(ctx) // cheap compared with observing an op
-		if err == nil {
-			err = k(ctx)
-		}
-		if err != nil {
-			return x.failed(i, err)
-		}
-		x.binder.group.done[x.binder.rank].Add(1)
-		if err := observe(x.nodes[i], observed{x.binder}); err != nil {
-			x.binder.group.close(err, x.binder.rank)
-			return err
-		}
-	}
-	return nil
 }
 
 // unsupported returns the error of an op that the device does not run.

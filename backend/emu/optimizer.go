@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -66,16 +67,16 @@ const squareSpan = 16384
 var _ = implement((*binder).sumSquares)
 
 func (b *binder) sumSquares(o *backend.SumSquares) func() {
-	list, noted := make([]rows, len(o.X)), make([]*extents, len(o.X))
+	list, noted := make([]memory.Matrix, len(o.X)), make([]*extents, len(o.X))
 	for i, x := range o.X {
-		list[i], noted[i] = b.rows(x), b.extents[x]
+		list[i], noted[i] = b.matrix(x), b.extents[x]
 	}
 	all, out := spans(o.X, squareSpan), b.f32(o.Out)
 	partial := make([]float64, len(all))
 	b.pool.Reserve(squareSpan)
 	task := func(worker, task int) {
 		s := &all[task]
-		x := list[s.tensor].piece(b.pool.Scratch[worker], s.row, s.col, s.n)
+		x := list[s.tensor].Piece(b.pool.Scratch[worker], s.row, s.col, s.n)
 		partial[task] = simd.SumSquares(x)
 		if e := noted[s.tensor]; e.wanted() {
 			e.note(s.col, x)

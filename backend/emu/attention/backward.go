@@ -1,10 +1,11 @@
-package emu
+package attention
 
 import (
 	"math"
 
-	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/gemm"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -20,6 +21,15 @@ import (
 // With too few of these tasks for the workers, tasks that own one block of keys run
 // first, then tasks that own some blocks of queries; both kinds compute P and dS.
 
+// GradOperands are those of backend.AttentionGrad, in memory.
+type GradOperands struct {
+	DOut, Q, K, V, O memory.Matrix
+	LSE              []float32 // [batch·heads, queries]
+	Delta            []float32 // scratch for δ, as large as LSE
+	DQ, DK, DV       *cast.Output
+	Batch, HeadDim   int
+}
+
 // gradSpace is a worker's scratch.
 type gradSpace struct {
 	tiles
@@ -34,19 +44,16 @@ type gradSpace struct {
 	lse2, delta []float32 // [rows of a block]: LSE·log2 e, δ
 }
 
-// attentionBackward is a bound AttentionGrad.
-type attentionBackward struct {
+// backward is a bound AttentionGrad.
+type backward struct {
 	heads
-	kernel     *gemm.Kernel
-	pool       *pool.Pool
-	q, k, v    scaledMatrix
-	do         scaledMatrix
-	lse, delta []float32 // [batch·heads, queries]
-	grad       struct{ q, k, v *emitter }
-	span       int // queries of a task that owns queries
+	GradOperands
+	kernel *gemm.Kernel
+	pool   *pool.Pool
+	span   int // queries of a task that owns queries
 }
 
-func (a *attentionBackward) space(scratch []float32) (s gradSpace, used int) {
+func (a *backward) space(scratch []float32) (s gradSpace, used int) {
 	c := carver{scratch: scratch}
 	rows, depth := a.block*a.perKV, pool.RoundUp(a.dim, gemm.DepthUnit)
 	s.tiles = newTiles(a.kernel, max(a.dim, keyBlock, rows), &c)
@@ -60,31 +67,24 @@ func (a *attentionBackward) space(scratch []float32) (s gradSpace, used int) {
 	return s, c.used
 }
 
-var _ = implement((*binder).attentionGrad)
-
-func (b *binder) attentionGrad(o *backend.AttentionGrad) func() {
-	pairs := o.Batch * (o.K.Cols() / o.HeadDim)
-	return b.attentionGradWith(gemm.Kernels()[0], o, !pool.Balanced(pairs, b.pool.Size()))
+// Split reports whether NewGrad should split the pairs of a sequence and a KV head into
+// several tasks: whether there are too few of them for the workers.
+func (o *GradOperands) Split(p *pool.Pool) bool {
+	return !pool.Balanced(o.Batch*(o.K.Cols/o.HeadDim), p.Size())
 }
 
-// attentionGradWith is attentionGrad with a given kernel; split tells whether to split
-// the pairs into several tasks.
-func (b *binder) attentionGradWith(kernel *gemm.Kernel, o *backend.AttentionGrad, split bool) func() {
-	a := &attentionBackward{
-		heads: newHeads(kernel, o.Q, o.K, o.Batch, o.HeadDim), kernel: kernel, pool: b.pool,
-		q: b.scaledMatrixOf(o.Q), k: b.scaledMatrixOf(o.K), v: b.scaledMatrixOf(o.V), do: b.scaledMatrixOf(o.DOut),
-		lse: b.f32(o.LSE), delta: b.shared(o.LSE.Elems()),
-	}
-	a.grad.q = b.emitter(o.DQ, o.Q.Cols())
-	a.grad.k, a.grad.v = b.emitter(o.DK, o.K.Cols()), b.emitter(o.DV, o.K.Cols())
+// NewGrad returns a function that computes the gradients of attention with the workers of
+// p and the matrix products of kernel. The results do not depend on split.
+func NewGrad(p *pool.Pool, kernel *gemm.Kernel, o GradOperands, split bool) func() {
+	a := &backward{heads: newHeads(kernel, &o.Q, &o.K, o.Batch, o.HeadDim), GradOperands: o, kernel: kernel, pool: p}
 	a.span = a.queries
 	if split {
-		a.span = a.heads.span(b.pool.Size())
+		a.span = a.heads.span(p.Size())
 	}
 	_, used := a.space(nil)
-	b.pool.Reserve(used)
+	p.Reserve(used)
 
-	delta := b.attentionDelta(&a.heads, o, a.delta)
+	delta := a.delta()
 	whole, keys, queries := a.pairTask, a.keysTask, a.queriesTask
 	run := func() {
 		delta()
@@ -97,30 +97,25 @@ func (b *binder) attentionGradWith(kernel *gemm.Kernel, o *backend.AttentionGrad
 			a.pool.Run(a.pairs()*pool.CeilDiv(a.queries, a.span), queries)
 		}
 	}
-	return storing(run, a.grad.q, a.grad.k, a.grad.v)
+	return cast.Storing(run, o.DQ, o.DK, o.DV)
 }
 
-// attentionDelta computes δ in the layout of LSE.
-func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []float32) func() {
-	do, out := b.rows(o.DOut), b.rows(o.O)
-	cols, total := do.cols, o.Q.Rows()
-	b.pool.Reserve(2 * cols)
-	tasks, height := rowTasks(total, cols)
-	task := func(worker, task int) {
-		scratch := b.pool.Scratch[worker]
-		for r := task * height; r < min(total, (task+1)*height); r++ {
-			x, y := do.row(scratch[:cols], r), out.row(scratch[cols:2*cols], r)
-			for head := range cols / h.dim {
-				at := (r/h.queries*(h.kv*h.perKV)+head)*h.queries + r%h.queries
-				delta[at] = simd.Dot(x[head*h.dim:][:h.dim], y[head*h.dim:][:h.dim])
-			}
+// delta returns a function that computes δ in the layout of LSE.
+func (a *backward) delta() func() {
+	cols := a.DOut.Cols
+	a.pool.Reserve(2 * cols)
+	return a.pool.Rows(a.DOut.Rows, cols, func(worker, r int) {
+		scratch := a.pool.Scratch[worker]
+		x, y := a.DOut.Row(scratch[:cols], r), a.O.Row(scratch[cols:2*cols], r)
+		for head := range cols / a.dim {
+			at := (r/a.queries*(a.kv*a.perKV)+head)*a.queries + r%a.queries
+			a.Delta[at] = simd.Dot(x[head*a.dim:][:a.dim], y[head*a.dim:][:a.dim])
 		}
-	}
-	return func() { b.pool.Run(tasks, task) }
+	})
 }
 
 // pairTask computes all gradients of one sequence and KV head.
-func (a *attentionBackward) pairTask(worker, pair int) {
+func (a *backward) pairTask(worker, pair int) {
 	s, _ := a.space(a.pool.Scratch[worker])
 	for j := 0; j < a.keys; j += keyBlock {
 		a.loadKeys(&s, pair, j)
@@ -138,33 +133,33 @@ func (a *attentionBackward) pairTask(worker, pair int) {
 
 // expectAfter sets which rows to prefetch: those that pairTask will read and store from
 // the end of this block of queries (i) and keys (j) to the end of the next one.
-func (a *attentionBackward) expectAfter(s *gradSpace, pair, i, j int) {
+func (a *backward) expectAfter(s *gradSpace, pair, i, j int) {
 	t := &s.tiles
 	t.expectNothing()
 	if j+keyBlock >= a.keys {
-		t.expectStore(a.grad.q, a.row(pair, a.queries, i), a.column(pair, 0), min(a.block, a.queries-i), a.perKV*a.dim)
+		t.expectStore(a.DQ, a.row(pair, a.queries, i), a.column(pair, 0), min(a.block, a.queries-i), a.perKV*a.dim)
 	}
 	if i += a.block; i >= a.queries {
 		row, col := a.row(pair, a.keys, j), pair%a.kv*a.dim
-		t.expectStore(a.grad.k, row, col, a.keysAt(j), a.dim)
-		t.expectStore(a.grad.v, row, col, a.keysAt(j), a.dim)
+		t.expectStore(a.DK, row, col, a.keysAt(j), a.dim)
+		t.expectStore(a.DV, row, col, a.keysAt(j), a.dim)
 		if j += keyBlock; j >= a.keys {
 			pair, j = pair+1, 0
 		}
 		if pair == a.pairs() {
 			return
 		}
-		a.expectKeys(t, &a.k, pair, j, a.keysAt(j))
-		a.expectKeys(t, &a.v, pair, j, a.keysAt(j))
+		a.expectKeys(t, &a.K, pair, j, a.keysAt(j))
+		a.expectKeys(t, &a.V, pair, j, a.keysAt(j))
 		i = j / a.block * a.block
 	}
 	n := min(a.block, a.queries-i)
-	a.expectQueries(t, &a.q, pair, i, n)
-	a.expectQueries(t, &a.do, pair, i, n)
+	a.expectQueries(t, &a.Q, pair, i, n)
+	a.expectQueries(t, &a.DOut, pair, i, n)
 }
 
 // keysTask computes dK and dV of one block of keys.
-func (a *attentionBackward) keysTask(worker, task int) {
+func (a *backward) keysTask(worker, task int) {
 	s, _ := a.space(a.pool.Scratch[worker])
 	pair, j := task%a.pairs(), task/a.pairs()*keyBlock
 	a.loadKeys(&s, pair, j)
@@ -178,7 +173,7 @@ func (a *attentionBackward) keysTask(worker, task int) {
 
 // queriesTask computes dQ of some blocks of queries. The last blocks go first because
 // they see the most keys.
-func (a *attentionBackward) queriesTask(worker, task int) {
+func (a *backward) queriesTask(worker, task int) {
 	s, _ := a.space(a.pool.Scratch[worker])
 	pair, i0 := task%a.pairs(), (pool.CeilDiv(a.queries, a.span)-1-task/a.pairs())*a.span
 	end := min(i0+a.span, a.queries)
@@ -194,32 +189,32 @@ func (a *attentionBackward) queriesTask(worker, task int) {
 }
 
 // rowsAt and keysAt return the length of the block that begins at query i or key j.
-func (a *attentionBackward) rowsAt(i int) int { return min(a.block, a.queries-i) * a.perKV }
-func (a *attentionBackward) keysAt(j int) int { return min(keyBlock, a.keys-j) }
+func (a *backward) rowsAt(i int) int { return min(a.block, a.queries-i) * a.perKV }
+func (a *backward) keysAt(j int) int { return min(keyBlock, a.keys-j) }
 
-func (a *attentionBackward) loadQueries(s *gradSpace, pair, i int) {
+func (a *backward) loadQueries(s *gradSpace, pair, i int) {
 	n := min(a.block, a.queries-i)
-	a.decodeQueries(&s.tiles, s.q, &a.q, pair, i, n)
-	a.decodeQueries(&s.tiles, s.do, &a.do, pair, i, n)
+	a.decodeQueries(&s.tiles, s.q, &a.Q, pair, i, n)
+	a.decodeQueries(&s.tiles, s.do, &a.DOut, pair, i, n)
 	for g := range a.perKV {
 		at := a.lseIndex(pair, i, g)
 		for r := range n {
-			s.lse2[r*a.perKV+g] = a.lse[at+r] * math.Log2E
-			s.delta[r*a.perKV+g] = a.delta[at+r]
+			s.lse2[r*a.perKV+g] = a.LSE[at+r] * math.Log2E
+			s.delta[r*a.perKV+g] = a.Delta[at+r]
 		}
 	}
 }
 
-func (a *attentionBackward) loadKeys(s *gradSpace, pair, j int) {
+func (a *backward) loadKeys(s *gradSpace, pair, j int) {
 	n := a.keysAt(j)
-	a.decodeKeys(&s.tiles, s.k, &a.k, pair, j, n)
+	a.decodeKeys(&s.tiles, s.k, &a.K, pair, j, n)
 	s.transposed(s.kt, s.k, n, a.dim)
-	a.transposeKeys(&s.tiles, s.vt, s.stage, &a.v, pair, j, n)
+	a.transposeKeys(&s.tiles, s.vt, s.stage, &a.V, pair, j, n)
 }
 
 // probabilities computes P and dS of the block of queries at i and of keys at j; both
 // are 0 where the key is not visible.
-func (a *attentionBackward) probabilities(s *gradSpace, i, j int) {
+func (a *backward) probabilities(s *gradSpace, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
 	for r := 0; r < rows; r += s.MR {
 		height := min(s.MR, rows-r)
@@ -235,7 +230,7 @@ func (a *attentionBackward) probabilities(s *gradSpace, i, j int) {
 
 // addToKeys computes dV += Pᵀ·dO and dK += dSᵀ·Q, from the first row that sees a key.
 // The block of queries with this row comes first and assigns instead of adding.
-func (a *attentionBackward) addToKeys(s *gradSpace, i, j int) {
+func (a *backward) addToKeys(s *gradSpace, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
 	for c := 0; c < keys; c += s.MR {
 		height := min(s.MR, keys-c)
@@ -249,7 +244,7 @@ func (a *attentionBackward) addToKeys(s *gradSpace, i, j int) {
 
 // addToQueries computes dQ += dS·K, up to the last key that a row sees. The first block
 // of keys, which every row sees, assigns instead of adding.
-func (a *attentionBackward) addToQueries(s *gradSpace, dq sheet, i, j int) {
+func (a *backward) addToQueries(s *gradSpace, dq sheet, i, j int) {
 	rows := a.rowsAt(i)
 	for r := 0; r < rows; r += s.MR {
 		height := min(s.MR, rows-r)
@@ -260,16 +255,16 @@ func (a *attentionBackward) addToQueries(s *gradSpace, dq sheet, i, j int) {
 	}
 }
 
-func (a *attentionBackward) storeKeys(s *gradSpace, worker, pair, j int) {
+func (a *backward) storeKeys(s *gradSpace, worker, pair, j int) {
 	for r := range a.keysAt(j) {
 		row, col := a.row(pair, a.keys, j+r), pair%a.kv*a.dim
-		a.grad.k.store(worker, row, col, s.dk.row(r, a.dim))
-		a.grad.v.store(worker, row, col, s.dv.row(r, a.dim))
+		a.DK.Store(worker, row, col, s.dk.row(r, a.dim))
+		a.DV.Store(worker, row, col, s.dv.row(r, a.dim))
 	}
 }
 
-func (a *attentionBackward) storeQueries(s *gradSpace, worker, pair, i, n int) {
+func (a *backward) storeQueries(s *gradSpace, worker, pair, i, n int) {
 	for r := range n * a.perKV {
-		a.grad.q.store(worker, a.row(pair, a.queries, i+r/a.perKV), a.column(pair, r), s.dq.row(r, a.dim))
+		a.DQ.Store(worker, a.row(pair, a.queries, i+r/a.perKV), a.column(pair, r), s.dq.row(r, a.dim))
 	}
 }

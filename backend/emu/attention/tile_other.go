@@ -1,6 +1,6 @@
 //go:build noasm || (!amd64 && !arm64)
 
-package emu
+package attention
 
 import "octet/backend/emu/gemm"
 

@@ -1,6 +1,6 @@
 //go:build !noasm
 
-package emu
+package attention
 
 import "octet/backend/emu/gemm"
 
