@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
@@ -28,54 +29,55 @@ const adamSpan = 1024
 // flushes to zero: beside a larger Eps such a root changes nothing.
 const minEpsToFlush = 0x1p-40
 
-type adamTensor struct {
-	grad  rows
-	cols  int          // of grad
-	state [3]adamState // master, first and second moment
-	codes *adamCodes   // nil if the formats of the states have no codes path
-	keep  uint32       // simd.AdamW.Keep
-}
-
-func (t *adamTensor) hasAmax() bool {
-	return t.state[0].hasAmax() || t.state[1].hasAmax() || t.state[2].hasAmax()
-}
-
-// adamW is a bound AdamW.
+// adamW is an update of parameters by the equations of backend.AdamW, whose fields have
+// the same names. bind prepares it.
 type adamW struct {
-	*binder
-	op     *backend.AdamW
-	list   []adamTensor
+	params []adamParam
+
+	beta1, beta2, eps, weightDecay float32
+	epsForm                        backend.EpsForm
+	rounding                       fp8.Rounding
+	pow2, floorV                   bool
+	amaxOnly, amaxGiven, shard     bool
+
+	control      []int32 // the words of backend.Control
+	step, skip   []int32
+	coef, amaxes []float32
+
+	pool   *pool.Pool
 	all    []span       // of the second visit
 	scaled []span       // of the first visit
 	found  [][3]float32 // the amaxes of each span in scaled
 	length int          // of the longest span
 
-	control, step, skip []int32
-	coef, amaxes        []float32
-	written             []*extents
-
 	rule                  simd.AdamW // of this run
 	firstVisit, lastVisit func()
-	revisit               func(worker, tensor int) // revisitMaxima, bound once because binding allocates
+	revisit               func(worker, param int) // revisitMaxima, bound once because binding allocates
 }
 
-var _ = implementOp(row{blockScaled: []string{"M1", "M2"}, keepsExtents: true}, func(b *binder, _ *backend.Node, o *backend.AdamW) (kernel, error) {
-	return compute(b.adamW(o)), nil
-})
+// adamParam is a parameter of the update.
+type adamParam struct {
+	grad    rows
+	extents *extents     // of grad, nil if it has none
+	state   [3]adamState // master, first and second moment
 
-func (b *binder) adamW(o *backend.AdamW) func() {
-	a := &adamW{
-		binder: b, op: o, all: adamSpans(o), list: make([]adamTensor, len(o.Grad)),
-		control: b.i32(o.Control), step: b.i32(o.Step), skip: b.i32(o.Skip),
-		coef: b.f32(o.Coef), amaxes: b.f32(o.Amaxes),
-		written: b.extentsOf(slices.Concat(o.Master, o.M1, o.M2)),
-	}
-	for i := range a.list {
-		b.adamTensor(&a.list[i], o, i)
+	codes *adamCodes // nil if the formats of the states have no codes path
+	keep  uint32     // simd.AdamW.Keep
+}
+
+func (t *adamParam) hasAmax() bool {
+	return t.state[0].hasAmax() || t.state[1].hasAmax() || t.state[2].hasAmax()
+}
+
+// bind returns a function that runs the update on p.
+func (a *adamW) bind(p *pool.Pool) func() {
+	a.pool, a.all = p, adamSpans(a.params)
+	for i := range a.params {
+		a.params[i].bind(a)
 	}
 	for _, s := range a.all {
 		a.length = max(a.length, s.n)
-		t := &a.list[s.tensor]
+		t := &a.params[s.tensor]
 		if !t.hasAmax() {
 			continue
 		}
@@ -85,25 +87,23 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 		a.scaled = append(a.scaled, s)
 	}
 	a.found = make([][3]float32, len(a.scaled))
-	b.pool.Reserve(4 * a.length)
-	a.firstVisit = b.eachSpan(len(a.scaled), a.visit)
-	a.lastVisit = b.eachSpan(len(a.all), a.store)
+	p.Reserve(4 * a.length)
+	a.firstVisit = eachSpan(p, len(a.scaled), a.visit)
+	a.lastVisit = eachSpan(p, len(a.all), a.store)
 	a.revisit = a.revisitMaxima
 	return a.run
 }
 
-// adamTensor binds t to parameter i of the op.
-func (b *binder) adamTensor(t *adamTensor, o *backend.AdamW, i int) {
-	t.grad, t.cols, t.keep = b.rows(o.Grad[i]), o.Grad[i].Cols(), simd.KeepAll
-	for j, x := range []*backend.Tensor{o.Master[i], o.M1[i], o.M2[i]} {
-		t.state[j] = b.adamState(o, x)
+func (t *adamParam) bind(a *adamW) {
+	for j := range t.state {
+		t.state[j].bind(a, j == 2)
 	}
-	t.state[2].floor = o.FloorV
-	if (o.M1Scale[i] == nil || o.M2Scale[i] == nil) && o.Eps > minEpsToFlush {
+	t.keep = simd.KeepAll
+	if (t.state[1].scale == nil || t.state[2].scale == nil) && a.eps > minEpsToFlush {
 		t.keep = simd.KeepNormal
 	}
 	if t.codes = t.newCodes(); t.codes != nil {
-		t.codes.bounds = b.newBounds(o.Master[i], o.M1[i], o.M2[i], o.Grad[i])
+		t.codes.bounds = t.newBounds()
 	}
 }
 
@@ -111,33 +111,31 @@ func (a *adamW) run() {
 	if a.skip[0] != 0 {
 		return
 	}
-	ctl := readControl(a.control)
-	a.rule = adamRule(a.op, ctl.LR, a.coef[0], a.step[0])
-	for i := range a.list {
-		a.list[i].codes.read(&a.rule)
+	ctl := backend.ControlFrom(a.control)
+	a.rule = a.ruleFor(ctl.LR, a.coef[0], a.step[0])
+	for i := range a.params {
+		a.params[i].codes.read(&a.rule)
 	}
-	if !a.op.AmaxGiven {
+	if !a.amaxGiven {
 		a.findAmaxes()
 	}
-	if a.op.AmaxOnly {
+	if a.amaxOnly {
 		return
 	}
-	for i := range a.list {
-		t, amax, first := &a.list[i], a.amaxes[3*i:][:3], uint64(0)
-		if a.op.Shard {
-			first = uint64(ctl.Rank) * uint64(a.op.Grad[i].Elems())
+	for i := range a.params {
+		t, amax, first := &a.params[i], a.amaxes[3*i:][:3], uint64(0)
+		if a.shard {
+			first = uint64(ctl.Rank) * uint64(t.grad.rows*t.grad.cols)
 		}
 		for j := range t.state {
 			t.state[j].prepare(amax[j], ctl, first)
+			t.state[j].extents.forget()
 		}
 		t.codes.write(amax)
 	}
-	for _, e := range a.written {
-		e.known = false
-	}
 	a.lastVisit()
-	for i := range a.list {
-		t := &a.list[i]
+	for i := range a.params {
+		t := &a.params[i]
 		if t.codes.notes() {
 			t.codes.bounds.noted()
 		}
@@ -149,25 +147,25 @@ func (a *adamW) run() {
 
 // gradient returns the element at which a span begins, and its gradient.
 func (a *adamW) gradient(worker int, s *span) (at int, grad []float32) {
-	t := &a.list[s.tensor]
-	return s.row*t.cols + s.col, t.grad.piece(a.pool.Scratch[worker][3*a.length:], s.row, s.col, s.n)
+	t := &a.params[s.tensor]
+	return s.row*t.grad.cols + s.col, t.grad.piece(a.pool.Scratch[worker][3*a.length:], s.row, s.col, s.n)
 }
 
 // update computes a span's new states from its old ones and its gradient. If inPlace,
 // it overwrites states in FP32.
 func (a *adamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax [3]float32) {
-	t, buffer := &a.list[s.tensor], a.pool.Scratch[worker]
+	t, buffer := &a.params[s.tensor], a.pool.Scratch[worker]
 	at, grad := a.gradient(worker, s)
 	for i := range x {
 		state := &t.state[i]
 		x[i] = buffer[i*a.length:][:s.n]
 		switch {
-		case state.in.dtype == fp8.F32 && inPlace:
-			x[i] = state.in.f32[at : at+s.n]
+		case state.dtype == fp8.F32 && inPlace:
+			x[i] = state.f32[at : at+s.n]
 		case state.block > 0:
-			state.loadBlocks(x[i], s, at, t.cols)
+			state.loadBlocks(x[i], s, at, t.grad.cols)
 		default:
-			state.in.load(x[i], 0, at)
+			state.load(x[i], 0, at)
 		}
 	}
 	rule := a.rule
@@ -182,11 +180,11 @@ func (a *adamW) findAmaxes() {
 	if len(a.scaled) == 0 {
 		return
 	}
-	a.pool.Run(len(a.list), a.revisit)
+	a.pool.Run(len(a.params), a.revisit)
 	a.firstVisit()
 	for i, found := range a.found {
 		tensor := a.scaled[i].tensor
-		t := &a.list[tensor]
+		t := &a.params[tensor]
 		for j, x := range found {
 			top := &a.amaxes[3*tensor+j]
 			if larger := fp8.MaxAmax(*top, x); larger != *top && t.state[j].hasAmax() {
@@ -200,12 +198,12 @@ func (a *adamW) findAmaxes() {
 }
 
 // revisitMaxima visits the spans that had a tensor's amaxes in the last run.
-func (a *adamW) revisitMaxima(worker, tensor int) {
-	c := a.list[tensor].codes
+func (a *adamW) revisitMaxima(worker, param int) {
+	c := a.params[param].codes
 	if c == nil || !c.bounds.usable {
 		return
 	}
-	top := a.amaxes[3*tensor:][:3]
+	top := a.amaxes[3*param:][:3]
 	for k, i := range c.bounds.spans {
 		if !slices.Contains(c.bounds.spans[:k], i) {
 			a.visit(worker, i)
@@ -220,7 +218,7 @@ func (a *adamW) revisitMaxima(worker, tensor int) {
 // visit finds the amaxes of a span.
 func (a *adamW) visit(worker, i int) {
 	s := a.scaled[i]
-	n, amax := a.list[s.tensor].codes.amaxes(a.gradient(worker, &s))
+	n, amax := a.params[s.tensor].codes.amaxes(a.gradient(worker, &s))
 	if s.col, s.n = s.col+n, s.n-n; s.n > 0 {
 		_, rest := a.update(worker, &s, false)
 		for j, x := range rest {
@@ -233,7 +231,7 @@ func (a *adamW) visit(worker, i int) {
 // store updates a span.
 func (a *adamW) store(worker, i int) {
 	s := a.all[i]
-	t := &a.list[s.tensor]
+	t := &a.params[s.tensor]
 	at, grad := a.gradient(worker, &s)
 	whole := s.n
 	n := t.codes.store(at, grad)
@@ -241,7 +239,7 @@ func (a *adamW) store(worker, i int) {
 		x, _ := a.update(worker, &s, true)
 		for j, x := range x {
 			if state := &t.state[j]; state.block > 0 {
-				state.storeBlocks(x, &s, at+n, t.cols)
+				state.storeBlocks(x, &s, at+n, t.grad.cols)
 			} else {
 				state.store(&state.out, x, at+n)
 			}
@@ -254,11 +252,12 @@ func (a *adamW) store(worker, i int) {
 
 // adamSpans cuts the tensors into spans. Where scales belong to blocks of a row, a span
 // stays within a row.
-func adamSpans(o *backend.AdamW) (list []span) {
-	for i, g := range o.Grad {
-		one := spans([]*backend.Tensor{g}, adamSpan)
-		if o.M1[i].Block != backend.PerTensor || o.M2[i].Block != backend.PerTensor {
-			one = rowSpans(g.Rows(), g.Cols(), blockSpan(o.M1[i].Block.Cols, o.M2[i].Block.Cols))
+func adamSpans(params []adamParam) (list []span) {
+	for i := range params {
+		t := &params[i]
+		one := spans([]rows{t.grad}, adamSpan)
+		if b1, b2 := t.state[1].block, t.state[2].block; b1 > 0 || b2 > 0 {
+			one = rowSpans(t.grad.rows, t.grad.cols, blockSpan(b1, b2))
 		}
 		for _, s := range one {
 			s.tensor = i
@@ -280,20 +279,20 @@ func blockSpan(blocks ...int) int {
 	return max(1, adamSpan/n) * n
 }
 
-// adamRule returns the coefficients of one run, computed in float64.
-func adamRule(o *backend.AdamW, lr, coef float32, step int32) simd.AdamW {
-	beta1, beta2, rate := float64(o.Beta1), float64(o.Beta2), float64(lr)
+// ruleFor returns the coefficients of one run, computed in float64.
+func (a *adamW) ruleFor(lr, coef float32, step int32) simd.AdamW {
+	beta1, beta2, rate := float64(a.beta1), float64(a.beta2), float64(lr)
 	correction1 := 1 - math.Pow(beta1, float64(step))
 	root2 := math.Sqrt(1 - math.Pow(beta2, float64(step)))
 	r := simd.AdamW{
 		Coef:  coef,
-		Beta1: o.Beta1, Rest1: float32(1 - beta1),
-		Beta2: o.Beta2, Rest2: float32(1 - beta2),
-		Decay:   float32(1 - rate*float64(o.WeightDecay)),
-		Epsilon: o.Eps,
+		Beta1: a.beta1, Rest1: float32(1 - beta1),
+		Beta2: a.beta2, Rest2: float32(1 - beta2),
+		Decay:   float32(1 - rate*float64(a.weightDecay)),
+		Epsilon: a.eps,
 		Keep:    simd.KeepAll,
 	}
-	switch o.EpsForm {
+	switch a.epsForm {
 	case backend.EpsCorrected:
 		r.Rate, r.RootScale = float32(rate/correction1), float32(1/root2)
 	default:

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"octet/backend"
 	"octet/backend/emu/simd"
 )
 
@@ -24,15 +23,12 @@ type adamBounds struct {
 }
 
 // newBounds returns the adamBounds of a parameter.
-func (b *binder) newBounds(master, m1, m2, grad *backend.Tensor) (a adamBounds) {
-	var list [4]*extents
-	blocks := grad.Elems() / extentBlock
-	for i, t := range []*backend.Tensor{master, m1, m2, grad} {
-		list[i] = b.extents[t] // views have none, so t has no gaps
-		if list[i] == nil {
-			return a
-		}
+func (t *adamParam) newBounds() (a adamBounds) {
+	list := [...]*extents{t.state[0].extents, t.state[1].extents, t.state[2].extents, t.extents}
+	if slices.Contains(list[:], nil) {
+		return a
 	}
+	blocks := t.grad.rows * t.grad.cols / extentBlock
 	for _, e := range list {
 		if e.max == nil {
 			e.max = make([]float32, blocks)

@@ -34,17 +34,17 @@ type adamCodes struct {
 }
 
 // newCodes returns the adamCodes of a tensor, nil if its formats are not supported.
-func (t *adamTensor) newCodes() *adamCodes {
+func (t *adamParam) newCodes() *adamCodes {
 	p, m, v := &t.state[0], &t.state[1], &t.state[2]
-	moment := m.out.dtype == fp8.E4M3 || m.out.dtype == fp8.E4M3IEEE
-	if !haveAdamCodes || p.out.dtype != fp8.F16 || !moment || v.out.dtype != fp8.E5M2 {
+	moment := m.dtype == fp8.E4M3 || m.dtype == fp8.E4M3IEEE
+	if !haveAdamCodes || p.dtype != fp8.F16 || !moment || v.dtype != fp8.E5M2 {
 		return nil
 	}
 	c := &adamCodes{
 		state: &t.state, maxFinite: 0x7e, stochastic: p.out.rounding == fp8.Stochastic,
 		lift: [3]float32{1, 1, 1}, units: [3]float32{0x1p24, 0x1p25, 0x1p24},
 	}
-	if m.out.dtype == fp8.E4M3IEEE {
+	if m.dtype == fp8.E4M3IEEE {
 		c.maxFinite = 0x77
 	}
 	if v.floor {
@@ -75,7 +75,7 @@ func (c *adamCodes) read(r *simd.AdamW) {
 	}
 	c.rule, c.canRead = *r, true
 	for i := range c.inv {
-		c.inv[i] = c.state[i].scaleInv[0]
+		c.inv[i] = c.state[i].scale[0]
 		if i == 1 {
 			c.inv[i] *= 0x1p8
 		}
@@ -154,5 +154,7 @@ func (c *adamCodes) note(at, n int) {
 }
 
 func (c *adamCodes) codes(at, n int) (p []uint16, m, v []uint8) {
-	return c.state[0].out.u16[at : at+n], c.state[1].out.u8[at : at+n], c.state[2].out.u8[at : at+n]
+	return c.state[0].u16[at : at+n], c.state[1].u8[at : at+n], c.state[2].u8[at : at+n]
 }
+
+func isFinite(x float32) bool { return x-x == 0 }

@@ -8,26 +8,23 @@ import (
 
 // adamState is one of the three stored tensors of a parameter.
 type adamState struct {
-	in       rows
-	out      boundCast
-	scaleInv []float32 // nil for F32 and BF16
-	limit    float32   // the format's largest value
-	block    int       // elements of a row that share a scale; 0: all share one
-	pow2     bool
-	floor    bool // store a positive value as the smallest code above 0, not as 0
+	rows             // without gaps; scale has the scale_inv, nil for F32 and BF16
+	block   int      // elements of a row that share a scale; 0: all share one
+	stream  uint64   // fp8.NameKey of the tensor: the stream of stochastic rounding
+	extents *extents // nil if the tensor has none
+
+	out   boundCast
+	limit float32 // the format's largest value
+	pow2  bool
+	floor bool // store a positive value as the smallest code above 0, not as 0
 }
 
 // hasAmax reports whether the first visit must find the state's amax.
-func (s *adamState) hasAmax() bool { return s.scaleInv != nil && s.block == 0 }
+func (s *adamState) hasAmax() bool { return s.scale != nil && s.block == 0 }
 
-func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
-	m := b.matrixOf(t)
-	return adamState{
-		in:  b.rows(t),
-		out: boundCast{dtype: m.DType, elements: elements{u16: m.U16, u8: m.U8}, name: fp8.NameKey(t.Name), rounding: o.Rounding},
-
-		scaleInv: b.f32(t.Scale), limit: t.DType.Max(), block: t.Block.Cols, pow2: o.Pow2,
-	}
+func (s *adamState) bind(a *adamW, second bool) {
+	s.out = boundCast{dtype: s.dtype, elements: elements{u16: s.u16, u8: s.u8}, rounding: a.rounding}
+	s.limit, s.pow2, s.floor = s.dtype.Max(), a.pow2, second && a.floorV
 }
 
 // prepare sets the scale and the random stream of the new codes; first is the random
@@ -35,9 +32,9 @@ func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
 func (s *adamState) prepare(amax float32, ctl backend.Control, first uint64) {
 	s.out.scale = 1
 	if s.hasAmax() {
-		s.out.scale = s.scaleFor(amax, s.scaleInv[0])
+		s.out.scale = s.scaleFor(amax, s.scale[0])
 	}
-	s.out.key, s.out.base = fp8.StreamKey(ctl.Seed, ctl.Step, s.out.name), first
+	s.out.key, s.out.base = fp8.StreamKey(ctl.Seed, ctl.Step, s.stream), first
 }
 
 // scaleFor returns the scale for values with this amax; if the amax gives none, the old
@@ -61,7 +58,7 @@ func (s *adamState) record(scaleInv *float32, amax, scale float32) {
 // writeScale records the scale of the new codes. Call it after all old codes are read.
 func (s *adamState) writeScale(amax float32) {
 	if s.hasAmax() {
-		s.record(&s.scaleInv[0], amax, s.out.scale)
+		s.record(&s.scale[0], amax, s.out.scale)
 	}
 }
 
@@ -98,12 +95,12 @@ func floorCodes[C uint8 | uint16](codes []C, x []float32) {
 func (s *adamState) blocks(sp *span, cols int, f func(scaleInv []float32, from, to int)) {
 	first := sp.row * pool.CeilDiv(cols, s.block)
 	for from := 0; from < sp.n; from += s.block {
-		f(s.scaleInv[first+(sp.col+from)/s.block:][:1], from, min(from+s.block, sp.n))
+		f(s.scale[first+(sp.col+from)/s.block:][:1], from, min(from+s.block, sp.n))
 	}
 }
 
 func (s *adamState) loadBlocks(x []float32, sp *span, at, cols int) {
-	in := s.in
+	in := s.rows
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
 		in.scale = scaleInv
 		in.load(x[from:to], 0, at+from)

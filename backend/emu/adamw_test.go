@@ -109,7 +109,7 @@ func TestAdamWScaled(t *testing.T) {
 				before, _ := tr.load(1)
 				d := tr.run()
 				amaxes := d.values(op.Amaxes)
-				rule := adamRule(op, 0.01, 0.5, 3)
+				rule := (&binder{device: d}).adamW(op).ruleFor(0.01, 0.5, 3)
 				for i := range adamSizes {
 					var x [3][]float32
 					stored := [3]*backend.Tensor{op.Master[i], op.M1[i], op.M2[i]}

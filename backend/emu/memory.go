@@ -84,18 +84,18 @@ func readControl(words []int32) backend.Control {
 
 // rows reads a float tensor row by row as FP32.
 type rows struct {
-	dtype    fp8.DType
-	cols, ld int
-	f32      []float32
-	u16      []uint16
-	u8       []uint8
-	scale    []float32 // scale_inv, one element; nil is 1
+	dtype          fp8.DType
+	rows, cols, ld int
+	f32            []float32
+	u16            []uint16
+	u8             []uint8
+	scale          []float32 // scale_inv, one element; nil is 1
 }
 
 // rows binds t for reading with its first scale. For moments with a scale per block,
 // adamState.loadBlocks sets the scale.
 func (b *binder) rows(t *backend.Tensor) rows {
-	r := rows{dtype: t.DType, cols: t.Cols(), ld: t.LD, scale: b.f32(t.Scale)}
+	r := rows{dtype: t.DType, rows: t.Rows(), cols: t.Cols(), ld: t.LD, scale: b.f32(t.Scale)}
 	switch t.DType.Size() {
 	case 4:
 		r.f32 = b.f32(t)

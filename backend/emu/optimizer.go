@@ -4,64 +4,31 @@ import (
 	"math"
 
 	"octet/backend"
-	"octet/backend/emu/pool"
-	"octet/backend/emu/simd"
+	"octet/fp8"
 )
 
-// The optimizer's ops work on lists of tensors, whose elements are cut into spans by
-// the shapes alone.
+var _ = implementOp(row{blockScaled: []string{"M1", "M2"}, keepsExtents: true}, func(b *binder, _ *backend.Node, o *backend.AdamW) (kernel, error) {
+	return compute(b.adamW(o).bind(b.pool)), nil
+})
 
-// span is a run of elements of one tensor of a list.
-type span struct {
-	tensor   int
-	row, col int // where it begins
-	n        int
-}
-
-// spans cuts a list of tensors into spans of n elements, fewer at the end of a
-// row. A tensor without gaps counts as one row.
-func spans(list []*backend.Tensor, n int) []span {
-	var all []span
-	for i, t := range list {
-		rows, cols := t.Rows(), t.Cols()
-		if t.Contiguous() {
-			rows, cols = 1, t.Elems()
-		}
-		for _, s := range rowSpans(rows, cols, n) {
-			s.tensor = i
-			all = append(all, s)
+func (b *binder) adamW(o *backend.AdamW) *adamW {
+	a := &adamW{
+		params: make([]adamParam, len(o.Grad)),
+		beta1:  o.Beta1, beta2: o.Beta2, eps: o.Eps, epsForm: o.EpsForm, weightDecay: o.WeightDecay,
+		rounding: o.Rounding, pow2: o.Pow2, floorV: o.FloorV,
+		amaxOnly: o.AmaxOnly, amaxGiven: o.AmaxGiven, shard: o.Shard,
+		control: b.i32(o.Control), step: b.i32(o.Step), skip: b.i32(o.Skip),
+		coef: b.f32(o.Coef), amaxes: b.f32(o.Amaxes),
+	}
+	for i := range a.params {
+		p := &a.params[i]
+		p.grad, p.extents = b.rows(o.Grad[i]), b.extents[o.Grad[i]]
+		for j, t := range []*backend.Tensor{o.Master[i], o.M1[i], o.M2[i]} {
+			p.state[j] = adamState{rows: b.rows(t), block: t.Block.Cols, stream: fp8.NameKey(t.Name), extents: b.extents[t]}
 		}
 	}
-	return all
+	return a
 }
-
-// rowSpans cuts each row into spans of n elements, fewer at its end.
-func rowSpans(rows, cols, n int) (list []span) {
-	for row := range rows {
-		for col := 0; col < cols; col += n {
-			list = append(list, span{row: row, col: col, n: min(n, cols-col)})
-		}
-	}
-	return list
-}
-
-// taskSpans is how many spans of AdamW form a task: enough that many workers do not
-// contend for tasks.
-const taskSpans = 8
-
-// eachSpan returns a function that runs f over n spans.
-func (b *binder) eachSpan(n int, f func(worker, span int)) func() {
-	task := func(worker, task int) {
-		for s := task * taskSpans; s < min(n, (task+1)*taskSpans); s++ {
-			f(worker, s)
-		}
-	}
-	return func() { b.pool.Run(pool.CeilDiv(n, taskSpans), task) }
-}
-
-// squareSpan is the elements of a span of SumSquares. It is long because prefetches at
-// its end fetch another worker's span.
-const squareSpan = 16384
 
 var _ = implement((*binder).sumSquares)
 
@@ -70,30 +37,7 @@ func (b *binder) sumSquares(o *backend.SumSquares) func() {
 	for i, x := range o.X {
 		list[i], noted[i] = b.rows(x), b.extents[x]
 	}
-	all, out := spans(o.X, squareSpan), b.f32(o.Out)
-	partial := make([]float64, len(all))
-	b.pool.Reserve(squareSpan)
-	task := func(worker, task int) {
-		s := &all[task]
-		x := list[s.tensor].piece(b.pool.Scratch[worker], s.row, s.col, s.n)
-		partial[task] = simd.SumSquares(x)
-		if e := noted[s.tensor]; e.wanted() {
-			e.note(s.col, x)
-		}
-	}
-	return func() {
-		b.pool.Run(len(all), task)
-		for _, e := range noted {
-			if e.wanted() {
-				e.known = true
-			}
-		}
-		var total float64
-		for _, p := range partial {
-			total += p
-		}
-		out[0] = float32(total)
-	}
+	return sumSquares(b.pool, list, noted, b.f32(o.Out))
 }
 
 var _ = implement((*binder).stepGate)
@@ -110,11 +54,7 @@ func (b *binder) stepGate(o *backend.StepGate) func() {
 		if o.Clip > 0 {
 			coef[0] = float32(min(1, float64(o.Clip)/(root+1e-6)))
 		}
-		finite := isFinite(sumSquares[0])
-		for _, a := range amax {
-			finite = finite && isFinite(a)
-		}
-		if finite {
+		if isFinite(fp8.MaxAmax(sumSquares[0], fp8.Amax(amax))) {
 			skip[0] = 0
 			step[0]++
 		} else {
@@ -122,5 +62,3 @@ func (b *binder) stepGate(o *backend.StepGate) func() {
 		}
 	}
 }
-
-func isFinite(x float32) bool { return x-x == 0 }

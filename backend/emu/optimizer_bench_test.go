@@ -72,7 +72,7 @@ func BenchmarkAdamW(b *testing.B) {
 				b.Run(fmt.Sprintf("%s/%dM/%d", c.name, elems>>20, threads), func(b *testing.B) {
 					op, d := benchmarkOptimizer(b, elems, threads, [3]fp8.DType{c.master, c.m1, c.m2}, c.rounding)
 					bind := &binder{device: d}
-					run := bind.adamW(op)
+					run := bind.adamW(op).bind(d.pool)
 					bind.sumSquares(&backend.SumSquares{X: op.Grad, Out: op.Amaxes})() // as in a step
 					benchmarkBesideCopy(b, d.pool, elems*c.bytes, run)
 				})
