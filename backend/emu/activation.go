@@ -2,6 +2,7 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/simd"
 )
 
@@ -20,15 +21,15 @@ func (b *binder) activation(_ *backend.Node, o *backend.Activation) (kernel, err
 	if !ok {
 		return nil, b.unsupported("no kernel for activation %d", o.Kind)
 	}
-	x := b.rows(o.X)
-	e := b.emitter(o.Out, x.cols)
-	buffers := b.pieceBuffers(x.cols)
-	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
+	x := b.matrix(o.X)
+	result := b.output(o.Out)
+	buffers := b.pieceBuffers(x.Cols)
+	run := b.pool.Pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
 		y := buffers[worker][:n]
-		f.apply(y, x.piece(y, row, col, n))
-		e.store(worker, row, col, y)
+		f.apply(y, x.Piece(y, row, col, n))
+		result.Store(worker, row, col, y)
 	})
-	return compute(storing(run, e)), nil
+	return compute(cast.Storing(run, result)), nil
 }
 
 var _ = implementOp(row{}, (*binder).activationGrad)
@@ -38,13 +39,13 @@ func (b *binder) activationGrad(_ *backend.Node, o *backend.ActivationGrad) (ker
 	if !ok {
 		return nil, b.unsupported("no kernel for the gradient of activation %d", o.Kind)
 	}
-	x, dout := b.rows(o.X), b.rows(o.DOut)
-	e := b.emitter(o.DX, x.cols)
-	inputs, gradients := b.pieceBuffers(x.cols), b.pieceBuffers(x.cols)
-	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
+	x, dout := b.matrix(o.X), b.matrix(o.DOut)
+	result := b.output(o.DX)
+	inputs, gradients := b.pieceBuffers(x.Cols), b.pieceBuffers(x.Cols)
+	run := b.pool.Pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
 		dx := gradients[worker][:n]
-		f.gradient(dx, x.piece(inputs[worker], row, col, n), dout.piece(dx, row, col, n))
-		e.store(worker, row, col, dx)
+		f.gradient(dx, x.Piece(inputs[worker], row, col, n), dout.Piece(dx, row, col, n))
+		result.Store(worker, row, col, dx)
 	})
-	return compute(storing(run, e)), nil
+	return compute(cast.Storing(run, result)), nil
 }

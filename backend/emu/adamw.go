@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 	"octet/fp8"
@@ -57,7 +58,7 @@ type adamW struct {
 
 // adamParam is a parameter of the update.
 type adamParam struct {
-	grad    rows
+	grad    memory.Matrix
 	extents *extents     // of grad, nil if it has none
 	state   [3]adamState // master, first and second moment
 
@@ -99,7 +100,7 @@ func (t *adamParam) bind(a *adamW) {
 		t.state[j].bind(a, j == 2)
 	}
 	t.keep = simd.KeepAll
-	if (t.state[1].scale == nil || t.state[2].scale == nil) && a.eps > minEpsToFlush {
+	if (t.state[1].Scale == nil || t.state[2].Scale == nil) && a.eps > minEpsToFlush {
 		t.keep = simd.KeepNormal
 	}
 	if t.codes = t.newCodes(); t.codes != nil {
@@ -125,7 +126,7 @@ func (a *adamW) run() {
 	for i := range a.params {
 		t, amax, first := &a.params[i], a.amaxes[3*i:][:3], uint64(0)
 		if a.shard {
-			first = uint64(ctl.Rank) * uint64(t.grad.rows*t.grad.cols)
+			first = uint64(ctl.Rank) * uint64(t.grad.Rows*t.grad.Cols)
 		}
 		for j := range t.state {
 			t.state[j].prepare(amax[j], ctl, first)
@@ -148,7 +149,7 @@ func (a *adamW) run() {
 // gradient returns the element at which a span begins, and its gradient.
 func (a *adamW) gradient(worker int, s *span) (at int, grad []float32) {
 	t := &a.params[s.tensor]
-	return s.row*t.grad.cols + s.col, t.grad.piece(a.pool.Scratch[worker][3*a.length:], s.row, s.col, s.n)
+	return s.row*t.grad.Cols + s.col, t.grad.Piece(a.pool.Scratch[worker][3*a.length:], s.row, s.col, s.n)
 }
 
 // update computes a span's new states from its old ones and its gradient. If inPlace,
@@ -160,12 +161,12 @@ func (a *adamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax 
 		state := &t.state[i]
 		x[i] = buffer[i*a.length:][:s.n]
 		switch {
-		case state.dtype == fp8.F32 && inPlace:
-			x[i] = state.f32[at : at+s.n]
+		case state.DType == fp8.F32 && inPlace:
+			x[i] = state.F32[at : at+s.n]
 		case state.block > 0:
-			state.loadBlocks(x[i], s, at, t.grad.cols)
+			state.loadBlocks(x[i], s, at, t.grad.Cols)
 		default:
-			state.load(x[i], 0, at)
+			state.Load(x[i], 0, at)
 		}
 	}
 	rule := a.rule
@@ -239,7 +240,7 @@ func (a *adamW) store(worker, i int) {
 		x, _ := a.update(worker, &s, true)
 		for j, x := range x {
 			if state := &t.state[j]; state.block > 0 {
-				state.storeBlocks(x, &s, at+n, t.grad.cols)
+				state.storeBlocks(x, &s, at+n, t.grad.Cols)
 			} else {
 				state.store(&state.out, x, at+n)
 			}
@@ -255,9 +256,9 @@ func (a *adamW) store(worker, i int) {
 func adamSpans(params []adamParam) (list []span) {
 	for i := range params {
 		t := &params[i]
-		one := spans([]rows{t.grad}, adamSpan)
+		one := spans([]memory.Matrix{t.grad}, adamSpan)
 		if b1, b2 := t.state[1].block, t.state[2].block; b1 > 0 || b2 > 0 {
-			one = rowSpans(t.grad.rows, t.grad.cols, blockSpan(b1, b2))
+			one = rowSpans(t.grad.Rows, t.grad.Cols, blockSpan(b1, b2))
 		}
 		for _, s := range one {
 			s.tensor = i

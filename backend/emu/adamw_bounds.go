@@ -28,7 +28,7 @@ func (t *adamParam) newBounds() (a adamBounds) {
 	if slices.Contains(list[:], nil) {
 		return a
 	}
-	blocks := t.grad.rows * t.grad.cols / extentBlock
+	blocks := t.grad.Rows * t.grad.Cols / extentBlock
 	for _, e := range list {
 		if e.max == nil {
 			e.max = make([]float32, blocks)

@@ -36,15 +36,15 @@ type adamCodes struct {
 // newCodes returns the adamCodes of a tensor, nil if its formats are not supported.
 func (t *adamParam) newCodes() *adamCodes {
 	p, m, v := &t.state[0], &t.state[1], &t.state[2]
-	moment := m.dtype == fp8.E4M3 || m.dtype == fp8.E4M3IEEE
-	if !haveAdamCodes || p.dtype != fp8.F16 || !moment || v.dtype != fp8.E5M2 {
+	moment := m.DType == fp8.E4M3 || m.DType == fp8.E4M3IEEE
+	if !haveAdamCodes || p.DType != fp8.F16 || !moment || v.DType != fp8.E5M2 {
 		return nil
 	}
 	c := &adamCodes{
-		state: &t.state, maxFinite: 0x7e, stochastic: p.out.rounding == fp8.Stochastic,
+		state: &t.state, maxFinite: 0x7e, stochastic: p.out.Rounding == fp8.Stochastic,
 		lift: [3]float32{1, 1, 1}, units: [3]float32{0x1p24, 0x1p25, 0x1p24},
 	}
-	if m.dtype == fp8.E4M3IEEE {
+	if m.DType == fp8.E4M3IEEE {
 		c.maxFinite = 0x77
 	}
 	if v.floor {
@@ -75,7 +75,7 @@ func (c *adamCodes) read(r *simd.AdamW) {
 	}
 	c.rule, c.canRead = *r, true
 	for i := range c.inv {
-		c.inv[i] = c.state[i].scale[0]
+		c.inv[i] = c.state[i].Scale[0]
 		if i == 1 {
 			c.inv[i] *= 0x1p8
 		}
@@ -114,9 +114,9 @@ func (c *adamCodes) write(amax []float32) {
 	c.canRun = c.canRead
 	for i := range c.scale {
 		out := &c.state[i].out
-		c.scale[i] = out.scale * c.lift[i]
+		c.scale[i] = out.Scale * c.lift[i]
 		c.canRun = c.canRun && isFinite(amax[i]) && isFinite(c.scale[i]) && c.scale[i] > 0
-		c.first[i], c.key[i] = uint32(out.key), uint32(out.key>>32)
+		c.first[i], c.key[i] = uint32(out.Key), uint32(out.Key>>32)
 	}
 }
 
@@ -126,7 +126,7 @@ func (c *adamCodes) store(at int, grad []float32) (n int) {
 		return 0
 	}
 	// Random bits come in pairs, and the key changes at element 2^33.
-	first := c.state[0].out.index(0, at)
+	first := c.state[0].out.Base + uint64(at)
 	if first%2 != 0 || (first+uint64(len(grad))-1)>>33 != 0 {
 		return 0
 	}
@@ -154,7 +154,7 @@ func (c *adamCodes) note(at, n int) {
 }
 
 func (c *adamCodes) codes(at, n int) (p []uint16, m, v []uint8) {
-	return c.state[0].u16[at : at+n], c.state[1].u8[at : at+n], c.state[2].u8[at : at+n]
+	return c.state[0].U16[at : at+n], c.state[1].U8[at : at+n], c.state[2].U8[at : at+n]
 }
 
 func isFinite(x float32) bool { return x-x == 0 }

@@ -2,39 +2,41 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/cast"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
 // adamState is one of the three stored tensors of a parameter.
 type adamState struct {
-	rows             // without gaps; scale has the scale_inv, nil for F32 and BF16
-	block   int      // elements of a row that share a scale; 0: all share one
-	stream  uint64   // fp8.NameKey of the tensor: the stream of stochastic rounding
-	extents *extents // nil if the tensor has none
+	memory.Matrix          // without gaps; scale has the scale_inv, nil for F32 and BF16
+	block         int      // elements of a row that share a scale; 0: all share one
+	stream        uint64   // fp8.NameKey of the tensor: the stream of stochastic rounding
+	extents       *extents // nil if the tensor has none
 
-	out   boundCast
+	out   cast.Encoder
 	limit float32 // the format's largest value
 	pow2  bool
 	floor bool // store a positive value as the smallest code above 0, not as 0
 }
 
 // hasAmax reports whether the first visit must find the state's amax.
-func (s *adamState) hasAmax() bool { return s.scale != nil && s.block == 0 }
+func (s *adamState) hasAmax() bool { return s.Scale != nil && s.block == 0 }
 
 func (s *adamState) bind(a *adamW, second bool) {
-	s.out = boundCast{dtype: s.dtype, elements: elements{u16: s.u16, u8: s.u8}, rounding: a.rounding}
-	s.limit, s.pow2, s.floor = s.dtype.Max(), a.pow2, second && a.floorV
+	s.out = cast.Encoder{DType: s.DType, Rounding: a.rounding}
+	s.limit, s.pow2, s.floor = s.DType.Max(), a.pow2, second && a.floorV
 }
 
 // prepare sets the scale and the random stream of the new codes; first is the random
 // index of the first element.
 func (s *adamState) prepare(amax float32, ctl backend.Control, first uint64) {
-	s.out.scale = 1
+	s.out.Scale = 1
 	if s.hasAmax() {
-		s.out.scale = s.scaleFor(amax, s.scale[0])
+		s.out.Scale = s.scaleFor(amax, s.Scale[0])
 	}
-	s.out.key, s.out.base = fp8.StreamKey(ctl.Seed, ctl.Step, s.stream), first
+	s.out.Key, s.out.Base = fp8.StreamKey(ctl.Seed, ctl.Step, s.stream), first
 }
 
 // scaleFor returns the scale for values with this amax; if the amax gives none, the old
@@ -58,25 +60,25 @@ func (s *adamState) record(scaleInv *float32, amax, scale float32) {
 // writeScale records the scale of the new codes. Call it after all old codes are read.
 func (s *adamState) writeScale(amax float32) {
 	if s.hasAmax() {
-		s.record(&s.scale[0], amax, s.out.scale)
+		s.record(&s.Scale[0], amax, s.out.Scale)
 	}
 }
 
 // store casts x, which begins at element at.
-func (s *adamState) store(out *boundCast, x []float32, at int) {
+func (s *adamState) store(out *cast.Encoder, x []float32, at int) {
 	end := at + len(x)
-	switch out.dtype {
+	switch out.DType {
 	case fp8.F32:
 		return
 	case fp8.F16, fp8.BF16:
-		out.encode16(out.u16[at:end], x, 0, at)
+		out.Encode16(s.U16[at:end], x, uint64(at))
 		if s.floor {
-			floorCodes(out.u16[at:end], x)
+			floorCodes(s.U16[at:end], x)
 		}
 	default:
-		out.encode8(out.u8[at:end], x, 0, at)
+		out.Encode8(s.U8[at:end], x, uint64(at), cast.Streams(&s.Matrix))
 		if s.floor {
-			floorCodes(out.u8[at:end], x)
+			floorCodes(s.U8[at:end], x)
 		}
 	}
 }
@@ -95,15 +97,15 @@ func floorCodes[C uint8 | uint16](codes []C, x []float32) {
 func (s *adamState) blocks(sp *span, cols int, f func(scaleInv []float32, from, to int)) {
 	first := sp.row * pool.CeilDiv(cols, s.block)
 	for from := 0; from < sp.n; from += s.block {
-		f(s.scale[first+(sp.col+from)/s.block:][:1], from, min(from+s.block, sp.n))
+		f(s.Scale[first+(sp.col+from)/s.block:][:1], from, min(from+s.block, sp.n))
 	}
 }
 
 func (s *adamState) loadBlocks(x []float32, sp *span, at, cols int) {
-	in := s.rows
+	in := s.Matrix
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
-		in.scale = scaleInv
-		in.load(x[from:to], 0, at+from)
+		in.Scale = scaleInv
+		in.Load(x[from:to], 0, at+from)
 	})
 }
 
@@ -111,8 +113,8 @@ func (s *adamState) storeBlocks(x []float32, sp *span, at, cols int) {
 	out := s.out
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
 		amax := fp8.Amax(x[from:to])
-		out.scale = s.scaleFor(amax, scaleInv[0])
+		out.Scale = s.scaleFor(amax, scaleInv[0])
 		s.store(&out, x[from:to], at+from)
-		s.record(&scaleInv[0], amax, out.scale)
+		s.record(&scaleInv[0], amax, out.Scale)
 	})
 }

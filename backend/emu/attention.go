@@ -4,7 +4,9 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/gemm"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -95,19 +97,19 @@ func (h *heads) row(pair, n, i int) int { return pair/h.kv*n + i }
 func (h *heads) column(pair, r int) int { return (pair%h.kv*h.perKV + r%h.perKV) * h.dim }
 
 // decodeQueries decodes n queries from i on.
-func (h *heads) decodeQueries(t *tiles, dst sheet, q *scaledMatrix, pair, i, n int) {
+func (h *heads) decodeQueries(t *tiles, dst sheet, q *memory.Matrix, pair, i, n int) {
 	for g := range h.perKV {
 		t.decode(dst.x[g*dst.ld:], h.perKV*dst.ld, q, h.row(pair, h.queries, i), h.column(pair, g), n, h.dim)
 	}
 }
 
 // decodeKeys decodes n keys from j on.
-func (h *heads) decodeKeys(t *tiles, dst sheet, k *scaledMatrix, pair, j, n int) {
+func (h *heads) decodeKeys(t *tiles, dst sheet, k *memory.Matrix, pair, j, n int) {
 	t.decode(dst.x, dst.ld, k, h.row(pair, h.keys, j), pair%h.kv*h.dim, n, h.dim)
 }
 
 // transposeKeys decodes the transpose of n keys from j on, through stage.
-func (h *heads) transposeKeys(t *tiles, dst, stage sheet, k *scaledMatrix, pair, j, n int) {
+func (h *heads) transposeKeys(t *tiles, dst, stage sheet, k *memory.Matrix, pair, j, n int) {
 	for i := 0; i < n; i += stageKeys {
 		count := min(stageKeys, n-i)
 		h.decodeKeys(t, stage, k, pair, j+i, count)
@@ -116,12 +118,12 @@ func (h *heads) transposeKeys(t *tiles, dst, stage sheet, k *scaledMatrix, pair,
 }
 
 // expectQueries and expectKeys call expect for n queries from i on and n keys from j on.
-func (h *heads) expectQueries(t *tiles, q *scaledMatrix, pair, i, n int) {
-	t.expect(&q.Matrix, h.row(pair, h.queries, i), h.column(pair, 0), n, h.perKV*h.dim)
+func (h *heads) expectQueries(t *tiles, q *memory.Matrix, pair, i, n int) {
+	t.expect(q, h.row(pair, h.queries, i), h.column(pair, 0), n, h.perKV*h.dim)
 }
 
-func (h *heads) expectKeys(t *tiles, k *scaledMatrix, pair, j, n int) {
-	t.expect(&k.Matrix, h.row(pair, h.keys, j), pair%h.kv*h.dim, n, h.dim)
+func (h *heads) expectKeys(t *tiles, k *memory.Matrix, pair, j, n int) {
+	t.expect(k, h.row(pair, h.keys, j), pair%h.kv*h.dim, n, h.dim)
 }
 
 // attentionSpace is a worker's scratch for the queries of a task and a block
@@ -155,9 +157,9 @@ func (b *binder) attention(o *backend.Attention) func() {
 
 func (b *binder) attentionWith(kernel *gemm.Kernel, o *backend.Attention) func() {
 	h := newHeads(kernel, o.Q, o.K, o.Batch, o.HeadDim)
-	q, k, v := b.scaledMatrixOf(o.Q), b.scaledMatrixOf(o.K), b.scaledMatrixOf(o.V)
+	q, k, v := b.matrix(o.Q), b.matrix(o.K), b.matrix(o.V)
 	lse, words := b.f32(o.LSE), b.i32(o.Control)
-	e := b.emitter(o.Out, o.Q.Cols())
+	e := b.output(o.Out)
 	span := h.span(b.pool.Size())
 	taskRows := span * h.perKV
 	_, used := h.attentionSpace(kernel, taskRows, nil)
@@ -226,7 +228,7 @@ func (b *binder) attentionWith(kernel *gemm.Kernel, o *backend.Attention) func()
 		for r := range rows {
 			out := s.o.row(r, h.dim)
 			simd.Scale(out, 1/s.total[r])
-			e.store(worker, h.row(pair, h.queries, i0+r/h.perKV), h.column(pair, r), out)
+			e.Store(worker, h.row(pair, h.queries, i0+r/h.perKV), h.column(pair, r), out)
 		}
 		if lse == nil {
 			return
@@ -235,8 +237,8 @@ func (b *binder) attentionWith(kernel *gemm.Kernel, o *backend.Attention) func()
 			lse[h.lseIndex(pair, i0, r)] = float32(float64(s.top[r])*math.Ln2 + math.Log(float64(s.total[r])))
 		}
 	}
-	return storing(func() {
-		position = int(readControl(words).Position)
+	return cast.Storing(func() {
+		position = int(backend.ControlFrom(words).Position)
 		b.pool.Run(tasks, task)
 	}, e)
 }

@@ -4,7 +4,9 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/gemm"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -39,10 +41,10 @@ type attentionBackward struct {
 	heads
 	kernel     *gemm.Kernel
 	pool       *pool.Pool
-	q, k, v    scaledMatrix
-	do         scaledMatrix
+	q, k, v    memory.Matrix
+	do         memory.Matrix
 	lse, delta []float32 // [batch·heads, queries]
-	grad       struct{ q, k, v *emitter }
+	grad       struct{ q, k, v *cast.Output }
 	span       int // queries of a task that owns queries
 }
 
@@ -72,11 +74,11 @@ func (b *binder) attentionGrad(o *backend.AttentionGrad) func() {
 func (b *binder) attentionGradWith(kernel *gemm.Kernel, o *backend.AttentionGrad, split bool) func() {
 	a := &attentionBackward{
 		heads: newHeads(kernel, o.Q, o.K, o.Batch, o.HeadDim), kernel: kernel, pool: b.pool,
-		q: b.scaledMatrixOf(o.Q), k: b.scaledMatrixOf(o.K), v: b.scaledMatrixOf(o.V), do: b.scaledMatrixOf(o.DOut),
+		q: b.matrix(o.Q), k: b.matrix(o.K), v: b.matrix(o.V), do: b.matrix(o.DOut),
 		lse: b.f32(o.LSE), delta: b.shared(o.LSE.Elems()),
 	}
-	a.grad.q = b.emitter(o.DQ, o.Q.Cols())
-	a.grad.k, a.grad.v = b.emitter(o.DK, o.K.Cols()), b.emitter(o.DV, o.K.Cols())
+	a.grad.q = b.output(o.DQ)
+	a.grad.k, a.grad.v = b.output(o.DK), b.output(o.DV)
 	a.span = a.queries
 	if split {
 		a.span = a.heads.span(b.pool.Size())
@@ -97,26 +99,22 @@ func (b *binder) attentionGradWith(kernel *gemm.Kernel, o *backend.AttentionGrad
 			a.pool.Run(a.pairs()*pool.CeilDiv(a.queries, a.span), queries)
 		}
 	}
-	return storing(run, a.grad.q, a.grad.k, a.grad.v)
+	return cast.Storing(run, a.grad.q, a.grad.k, a.grad.v)
 }
 
 // attentionDelta computes δ in the layout of LSE.
 func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []float32) func() {
-	do, out := b.rows(o.DOut), b.rows(o.O)
-	cols, total := do.cols, o.Q.Rows()
+	do, out := b.matrix(o.DOut), b.matrix(o.O)
+	cols := do.Cols
 	b.pool.Reserve(2 * cols)
-	tasks, height := rowTasks(total, cols)
-	task := func(worker, task int) {
+	return b.pool.Rows(do.Rows, cols, func(worker, r int) {
 		scratch := b.pool.Scratch[worker]
-		for r := task * height; r < min(total, (task+1)*height); r++ {
-			x, y := do.row(scratch[:cols], r), out.row(scratch[cols:2*cols], r)
-			for head := range cols / h.dim {
-				at := (r/h.queries*(h.kv*h.perKV)+head)*h.queries + r%h.queries
-				delta[at] = simd.Dot(x[head*h.dim:][:h.dim], y[head*h.dim:][:h.dim])
-			}
+		x, y := do.Row(scratch[:cols], r), out.Row(scratch[cols:2*cols], r)
+		for head := range cols / h.dim {
+			at := (r/h.queries*(h.kv*h.perKV)+head)*h.queries + r%h.queries
+			delta[at] = simd.Dot(x[head*h.dim:][:h.dim], y[head*h.dim:][:h.dim])
 		}
-	}
-	return func() { b.pool.Run(tasks, task) }
+	})
 }
 
 // pairTask computes all gradients of one sequence and KV head.
@@ -263,13 +261,13 @@ func (a *attentionBackward) addToQueries(s *gradSpace, dq sheet, i, j int) {
 func (a *attentionBackward) storeKeys(s *gradSpace, worker, pair, j int) {
 	for r := range a.keysAt(j) {
 		row, col := a.row(pair, a.keys, j+r), pair%a.kv*a.dim
-		a.grad.k.store(worker, row, col, s.dk.row(r, a.dim))
-		a.grad.v.store(worker, row, col, s.dv.row(r, a.dim))
+		a.grad.k.Store(worker, row, col, s.dk.row(r, a.dim))
+		a.grad.v.Store(worker, row, col, s.dv.row(r, a.dim))
 	}
 }
 
 func (a *attentionBackward) storeQueries(s *gradSpace, worker, pair, i, n int) {
 	for r := range n * a.perKV {
-		a.grad.q.store(worker, a.row(pair, a.queries, i+r/a.perKV), a.column(pair, r), s.dq.row(r, a.dim))
+		a.grad.q.Store(worker, a.row(pair, a.queries, i+r/a.perKV), a.column(pair, r), s.dq.row(r, a.dim))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -13,20 +14,20 @@ var _ = implement((*binder).embed)
 // embed gives a token outside the table a row of NaN, which shows in the loss. The host
 // already checks ids.
 func (b *binder) embed(o *backend.Embed) func() {
-	table, ids := b.rows(o.Table), b.integers(o.IDs)
+	table, ids := b.matrix(o.Table), b.integers(o.IDs)
 	vocab := o.Table.Rows()
-	e := b.emitter(o.Out, table.cols)
-	buffers := b.pieceBuffers(table.cols)
-	run := b.pieces(o.IDs.Elems(), table.cols, func(worker, token, col, n int) {
+	result := b.output(o.Out)
+	buffers := b.pieceBuffers(table.Cols)
+	run := b.pool.Pieces(o.IDs.Elems(), table.Cols, func(worker, token, col, n int) {
 		if id := ids.at(token); uint(id) < uint(vocab) {
-			e.store(worker, token, col, table.piece(buffers[worker], id, col, n))
+			result.Store(worker, token, col, table.Piece(buffers[worker], id, col, n))
 			return
 		}
 		invalid := buffers[worker][:n]
 		fillWith(invalid, float32(math.NaN()))
-		e.store(worker, token, col, invalid)
+		result.Store(worker, token, col, invalid)
 	})
-	return storing(run, e)
+	return cast.Storing(run, result)
 }
 
 var _ = implement((*binder).embedGrad)
@@ -35,7 +36,7 @@ var _ = implement((*binder).embedGrad)
 // all tokens, so their order is the order of addition, whatever the split. Two tasks per
 // worker read long runs of each row and still balance the load.
 func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
-	ids, dout, grad := b.integers(o.IDs), b.rows(o.DOut), b.matrixOf(o.DTable)
+	ids, dout, grad := b.integers(o.IDs), b.matrix(o.DOut), b.matrix(o.DTable)
 	tokens, vocab, cols := o.DOut.Rows(), grad.Rows, grad.Cols
 	width := pool.RoundUp(pool.CeilDiv(cols, 2*b.pool.Size()), 16)
 	buffers := b.scratch(width)
@@ -45,7 +46,7 @@ func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
 		for token := range tokens {
 			if id := ids.at(token); uint(id) < uint(vocab) {
 				at := id*grad.LD + col
-				simd.Add(grad.F32[at:at+n], dout.piece(buffers[worker], token, col, n))
+				simd.Add(grad.F32[at:at+n], dout.Piece(buffers[worker], token, col, n))
 			}
 		}
 	}

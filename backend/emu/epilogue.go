@@ -2,6 +2,8 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/cast"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 )
 
@@ -10,21 +12,21 @@ var _ = implement((*binder).epilogue)
 // epilogue runs an epilogue as a separate pass, which lowering for other devices emits.
 // emu's own GEMMs fuse it into their tiles (tileOut).
 func (b *binder) epilogue(o *backend.Epilogue) func() {
-	x, rowScale, colScale := b.rows(o.X), b.f32(o.RowScale), b.f32(o.ColScale)
-	var plus *rows
+	x, rowScale, colScale := b.matrix(o.X), b.f32(o.RowScale), b.f32(o.ColScale)
+	var plus *memory.Matrix
 	switch {
 	case o.Residual != nil:
-		r := b.rows(o.Residual)
+		r := b.matrix(o.Residual)
 		plus = &r
 	case o.Accumulate:
-		r := b.rows(o.Out)
+		r := b.matrix(o.Out)
 		plus = &r
 	}
-	e := b.emitter([]backend.Cast{{Out: o.Out, Scale: o.OutScale, Amax: o.Amax}}, x.cols)
-	buffers, others := b.pieceBuffers(x.cols), b.pieceBuffers(x.cols)
-	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
+	result := b.output([]backend.Cast{{Out: o.Out, Scale: o.OutScale, Amax: o.Amax}})
+	buffers, others := b.pieceBuffers(x.Cols), b.pieceBuffers(x.Cols)
+	run := b.pool.Pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
 		v := buffers[worker][:n]
-		x.load(v, row, col)
+		x.Load(v, row, col)
 		if rowScale != nil {
 			simd.Scale(v, rowScale[row])
 		}
@@ -32,9 +34,9 @@ func (b *binder) epilogue(o *backend.Epilogue) func() {
 			simd.Multiply(v, v, colScale[col:col+n])
 		}
 		if plus != nil {
-			simd.Add(v, plus.piece(others[worker], row, col, n))
+			simd.Add(v, plus.Piece(others[worker], row, col, n))
 		}
-		e.store(worker, row, col, v)
+		result.Store(worker, row, col, v)
 	})
-	return storing(run, e)
+	return cast.Storing(run, result)
 }

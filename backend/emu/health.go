@@ -5,6 +5,8 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/memory"
+	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
@@ -22,23 +24,23 @@ var _ = implement((*binder).castHealth, "Codes")
 // castHealth sums the rows of each task, then the tasks in order, so that the bits do
 // not depend on the number of workers.
 func (b *binder) castHealth(o *backend.CastHealth) func() {
-	x, codes, out := b.rows(o.X), b.matrixOf(o.Codes), b.f32(o.Out)
-	scales := b.scalesOf(o.Codes)
+	x, codes, out := b.matrix(o.X), b.matrix(o.Codes), b.f32(o.Out)
+	scales := b.blockScales(o.Codes)
 	values := o.Codes.DType.Table()
 	limit := float64(o.Codes.DType.ClipLimit())
-	rows, cols := o.X.Rows(), x.cols
+	rows, cols := o.X.Rows(), x.Cols
 	width := cmp.Or(o.Codes.Block.Cols, cols)
 	buffers := b.scratch(cols)
-	count, each := rowTasks(rows, cols)
+	count, each := pool.RowTasks(rows, cols)
 	sums := make([]castSums, count)
 	task := func(worker, task int) {
 		var s castSums
 		for row := task * each; row < min(rows, (task+1)*each); row++ {
-			line := x.row(buffers[worker], row)
+			line := x.Row(buffers[worker], row)
 			s.amax = fp8.MaxAmax(s.amax, fp8.Amax(line))
 			block := o.Codes.ScaleIndex(row * cols)
 			for col := 0; col < cols; col += width {
-				n, scale := min(width, cols-col), scales.at(block)
+				n, scale := min(width, cols-col), float64(scales.At(block))
 				block++
 				s.add(line[col:col+n], codes.U8[row*codes.LD+col:][:n], values, scale, limit*scale)
 			}
@@ -63,7 +65,7 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 		out[backend.HealthFlushed] = float32(float64(all.flushed) / elems)
 		out[backend.HealthNoise] = float32(all.noise)
 		out[backend.HealthAmax] = all.amax
-		scales.statistics(out)
+		scaleStatistics(out, &scales)
 	}
 }
 
@@ -83,36 +85,15 @@ func (s *castSums) add(x []float32, codes []uint8, values *[256]float32, scale, 
 	}
 }
 
-// scaleList holds a tensor's scales (scale_inv), in F32 or E8M0.
-type scaleList struct {
-	f32    []float32
-	e8m0   []uint8
-	powers *[256]float32 // values of the E8M0 codes
-}
-
-func (b *binder) scalesOf(t *backend.Tensor) scaleList {
-	if t.Scale.DType == fp8.E8M0 {
-		return scaleList{e8m0: slice[uint8](b, t.Scale), powers: fp8.E8M0.Table()}
-	}
-	return scaleList{f32: b.f32(t.Scale)}
-}
-
-func (l *scaleList) at(i int) float64 {
-	if l.e8m0 != nil {
-		return float64(l.powers[l.e8m0[i]])
-	}
-	return float64(l.f32[i])
-}
-
-// statistics writes the statistics of all scales to CastHealth.Out. Logarithms are
+// scaleStatistics writes the statistics of all scales to CastHealth.Out. Logarithms are
 // relative to the first scale, so that equal scales have a deviation of exactly 0.
-func (l *scaleList) statistics(out []float32) {
-	n := max(len(l.f32), len(l.e8m0))
-	first := math.Log2(l.at(0))
+func scaleStatistics(out []float32, scales *memory.BlockScales) {
+	n := max(len(scales.F32), len(scales.E8M0))
+	first := math.Log2(float64(scales.At(0)))
 	lowest, largest := math.Inf(1), 0.0
 	var sum, squares float64
 	for i := range n {
-		s := l.at(i)
+		s := float64(scales.At(i))
 		lowest, largest = min(lowest, s), max(largest, s) // NaN if s is
 		d := math.Log2(s) - first
 		sum += d
@@ -128,26 +109,22 @@ var _ = implement((*binder).rowCosine)
 
 // rowCosine sums each row in float64, in order.
 func (b *binder) rowCosine(o *backend.RowCosine) func() {
-	x, y, out := b.rows(o.A), b.rows(o.B), b.f32(o.Out)
-	rows, cols, ld := o.A.Rows(), x.cols, o.Out.LD
+	x, y, out := b.matrix(o.A), b.matrix(o.B), b.f32(o.Out)
+	cols, ld := x.Cols, o.Out.LD
 	left, right := b.scratch(cols), b.scratch(cols)
-	count, each := rowTasks(rows, cols)
-	task := func(worker, task int) {
-		for i := task * each; i < min(rows, (task+1)*each); i++ {
-			u, v := x.row(left[worker], i), y.row(right[worker], i)
-			var dot, uu, vv float64
-			for j, a := range u {
-				a, b := float64(a), float64(v[j])
-				dot += a * b
-				uu += a * a
-				vv += b * b
-			}
-			cosine := 0.0
-			if uu != 0 && vv != 0 {
-				cosine = dot / (math.Sqrt(uu) * math.Sqrt(vv))
-			}
-			out[i], out[ld+i], out[2*ld+i] = float32(cosine), float32(math.Sqrt(uu)), float32(math.Sqrt(vv))
+	return b.pool.Rows(x.Rows, cols, func(worker, i int) {
+		u, v := x.Row(left[worker], i), y.Row(right[worker], i)
+		var dot, uu, vv float64
+		for j, a := range u {
+			a, b := float64(a), float64(v[j])
+			dot += a * b
+			uu += a * a
+			vv += b * b
 		}
-	}
-	return func() { b.pool.Run(count, task) }
+		cosine := 0.0
+		if uu != 0 && vv != 0 {
+			cosine = dot / (math.Sqrt(uu) * math.Sqrt(vv))
+		}
+		out[i], out[ld+i], out[2*ld+i] = float32(cosine), float32(math.Sqrt(uu)), float32(math.Sqrt(vv))
+	})
 }

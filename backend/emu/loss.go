@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 )
 
@@ -24,77 +26,74 @@ var _ = implement((*binder).crossEntropy)
 // A row of logits is larger than the first-level cache. Three passes go through it
 // piece by piece: for its maximum, for the exponentials, and for the gradient.
 func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
-	logits, targets, loss := b.rows(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
+	logits, targets, loss := b.matrix(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
 	words := b.i32(o.Control)
-	var gradient *emitter
+	var gradient *cast.Output
 	if o.DLogits != nil {
-		gradient = b.emitter([]backend.Cast{{Out: o.DLogits}}, logits.cols)
+		gradient = b.output([]backend.Cast{{Out: o.DLogits}})
 	}
 	var invTokens float32
-	valid, cols, nan := o.Valid, logits.cols, float32(math.NaN())
+	valid, cols, nan := o.Valid, logits.Cols, float32(math.NaN())
 	b.pool.Reserve(lossPiece + cols)
 	tokens := o.Logits.Rows()
-	tasks, height := rowTasks(tokens, cols)
-	task := func(worker, task int) {
+	rows := b.pool.Rows(tokens, cols, func(worker, t int) {
 		scratch := b.pool.Scratch[worker]
 		buffer, grad := scratch[:lossPiece], scratch[lossPiece:lossPiece+cols]
-		for t := task * height; t < min(tokens, (task+1)*height); t++ {
-			target, scale := targets.at(t), float32(0)
-			switch {
-			case target < 0:
-				loss[t] = 0
-				clear(grad[:valid])
-			case target >= valid:
-				loss[t] = nan
-				fillWith(grad[:valid], nan)
-			default:
-				top := largestLogit(&logits, t, valid, buffer)
-				sum := exponentials(grad, &logits, t, valid, top, buffer, min(t+1, tokens-1))
-				loss[t] = float32(float64(top) - float64(logits.piece(buffer, t, target, 1)[0]) + math.Log(sum))
-				scale = float32(float64(invTokens) / sum)
-			}
-			if gradient == nil {
-				continue
-			}
-			clear(grad[valid:])
-			for from := 0; from < cols; from += lossPiece {
-				piece := grad[from:min(from+lossPiece, cols)]
-				simd.Scale(piece, scale)
-				if at := target - from; at >= 0 && at < len(piece) {
-					piece[at] -= invTokens
-				}
-				gradient.store(worker, t, from, piece)
-			}
+		target, scale := targets.at(t), float32(0)
+		switch {
+		case target < 0:
+			loss[t] = 0
+			clear(grad[:valid])
+		case target >= valid:
+			loss[t] = nan
+			fillWith(grad[:valid], nan)
+		default:
+			top := largestLogit(&logits, t, valid, buffer)
+			sum := exponentials(grad, &logits, t, valid, top, buffer, min(t+1, tokens-1))
+			loss[t] = float32(float64(top) - float64(logits.Piece(buffer, t, target, 1)[0]) + math.Log(sum))
+			scale = float32(float64(invTokens) / sum)
 		}
-	}
+		if gradient == nil {
+			return
+		}
+		clear(grad[valid:])
+		for from := 0; from < cols; from += lossPiece {
+			piece := grad[from:min(from+lossPiece, cols)]
+			simd.Scale(piece, scale)
+			if at := target - from; at >= 0 && at < len(piece) {
+				piece[at] -= invTokens
+			}
+			gradient.Store(worker, t, from, piece)
+		}
+	})
 	run := func() {
-		invTokens = readControl(words).InvTokens
-		b.pool.Run(tasks, task)
+		invTokens = backend.ControlFrom(words).InvTokens
+		rows()
 	}
 	if gradient == nil {
 		return run
 	}
-	return storing(run, gradient)
+	return cast.Storing(run, gradient)
 }
 
 // largestLogit returns the largest of the first n logits of a row.
-func largestLogit(logits *rows, row, n int, buffer []float32) float32 {
+func largestLogit(logits *memory.Matrix, row, n int, buffer []float32) float32 {
 	top := float32(math.Inf(-1))
 	for from := 0; from < n; from += lossPiece {
-		top = max(top, simd.Max(logits.piece(buffer, row, from, min(lossPiece, n-from))))
+		top = max(top, simd.Max(logits.Piece(buffer, row, from, min(lossPiece, n-from))))
 	}
 	return top
 }
 
 // exponentials sets dst to e^(logit − top) for the first n logits of a row and returns
 // their sum. Meanwhile it prefetches row next, whose maximum is computed next.
-func exponentials(dst []float32, logits *rows, row, n int, top float32, buffer []float32, next int) float64 {
+func exponentials(dst []float32, logits *memory.Matrix, row, n int, top float32, buffer []float32, next int) float64 {
 	var sum float64
 	for from := 0; from < n; from += lossPiece {
-		x := logits.piece(buffer, row, from, min(lossPiece, n-from))
+		x := logits.Piece(buffer, row, from, min(lossPiece, n-from))
 		for at := 0; at < len(x); at += sumChunk {
 			chunk := x[at:min(at+sumChunk, len(x))]
-			logits.prefetch(next, from+at, len(chunk))
+			logits.Prefetch(next, from+at, len(chunk))
 			sum += float64(simd.ExpSum(dst[from+at:], chunk, 1, top))
 		}
 	}

@@ -7,13 +7,13 @@ import (
 
 	"octet/backend"
 	"octet/backend/emu/gemm"
+	"octet/backend/emu/memory"
 	"octet/fp8"
 )
 
 var _ = implementOp(row{blockScaled: []string{"A", "B"}}, (*binder).matMul)
 
-// matMul binds a MatMul to a gemm. Per-tensor scales multiply the finished sum as one
-// alpha, which is read in each run. AMX's arithmetic takes only operands with per-tensor
+// matMul binds a MatMul to a gemm. AMX's arithmetic takes only operands with per-tensor
 // scales, and no F32.
 func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 	if m := b.model; m != nil && o.A.DType.IsFP8() && !slices.Contains(m.Pairs, [2]fp8.DType{o.A.DType, o.B.DType}) {
@@ -31,35 +31,32 @@ func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 			run = m.Promote
 		}
 	}
-	g, err := multiply(b.pool, b.matrixOf(o.A), o.TransA, b.matrixOf(o.B), o.TransB, b.matrixOf(o.Out))
+	left, right := b.matrix(o.A), b.matrix(o.B)
+	if blocked { // ScaleBlocks takes all scales
+		left.Scale, right.Scale = nil, nil
+	}
+	g, err := multiply(b.pool, left, o.TransA, right, o.TransB, b.matrix(o.Out))
 	switch {
 	case err != nil:
 	case blocked:
 		err = g.ScaleBlocks(b.blockScales(o.A), b.blockScales(o.B), run)
 	case run > 0 && run < g.K:
-		err = g.ScaleBlocks(gemm.BlockScales{}, gemm.BlockScales{}, run)
+		err = g.ScaleBlocks(memory.BlockScales{}, memory.BlockScales{}, run)
 	}
 	if err != nil {
 		return nil, b.unsupported("%w; A is %s, B is %s", err, o.A, o.B)
 	}
 	e := gemm.Epilogue{
-		Alpha: 1, RowScale: b.f32(o.RowScale), ColScale: b.f32(o.ColScale),
+		RowScale: b.f32(o.RowScale), ColScale: b.f32(o.ColScale),
 		Accumulate: o.Accumulate, OutScale: b.f32(o.OutScale),
 	}
 	if o.Residual != nil {
-		e.Residual = b.matrixOf(o.Residual)
+		e.Residual = b.matrix(o.Residual)
 	}
 	if o.Amax != nil {
 		e.Amax = &b.f32(o.Amax)[0]
 	}
-	if blocked {
-		return compute(func() { g.Run(e) }), nil
-	}
-	scaleA, scaleB := b.f32(o.A.Scale), b.f32(o.B.Scale)
-	return compute(func() {
-		e.Alpha = scaleValue(scaleA) * scaleValue(scaleB)
-		g.Run(e)
-	}), nil
+	return compute(func() { g.Run(e) }), nil
 }
 
 // listed returns a text that lists pairs of formats.
@@ -69,23 +66,4 @@ func listed(pairs [][2]fp8.DType) string {
 		texts = append(texts, fmt.Sprintf("%s × %s", p[0], p[1]))
 	}
 	return strings.Join(texts, ", ")
-}
-
-// scaledByBlock reports whether t has scales other than one per-tensor FP32 scale.
-func scaledByBlock(t *backend.Tensor) bool {
-	return t.Scale != nil && (t.Block != backend.PerTensor || t.Scale.DType != fp8.F32)
-}
-
-// blockScales binds the scales of an operand.
-func (b *binder) blockScales(t *backend.Tensor) gemm.BlockScales {
-	s := gemm.BlockScales{Rows: t.Block.Rows, Cols: t.Block.Cols}
-	_, s.Across = t.Block.ScaleShape(t.Rows(), t.Cols())
-	switch {
-	case t.Scale == nil:
-	case t.Scale.DType == fp8.E8M0:
-		s.E8M0 = slice[uint8](b, t.Scale)
-	default:
-		s.F32 = b.f32(t.Scale)
-	}
-	return s
 }

@@ -2,13 +2,11 @@ package emu
 
 import (
 	"fmt"
-	"math"
-	"unsafe"
 
 	"octet/backend"
-	"octet/backend/emu/gemm"
+	"octet/backend/emu/cast"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
-	"octet/backend/emu/simd"
 	"octet/fp8"
 )
 
@@ -74,37 +72,60 @@ func slice[E float32 | int32 | uint16 | uint8](b *binder, t *backend.Tensor) []E
 func (b *binder) f32(t *backend.Tensor) []float32 { return slice[float32](b, t) }
 func (b *binder) i32(t *backend.Tensor) []int32   { return slice[int32](b, t) }
 
-// readControl decodes the words of step.control; nil gives zeros.
-func readControl(words []int32) backend.Control {
-	if words == nil {
-		return backend.Control{}
+// matrix binds t, with its scale unless t has block scales.
+func (b *binder) matrix(t *backend.Tensor) memory.Matrix {
+	m := memory.Matrix{DType: t.DType, Rows: t.Rows(), Cols: t.Cols(), LD: t.LD}
+	if !scaledByBlock(t) {
+		m.Scale = b.f32(t.Scale)
 	}
-	return backend.ControlFrom(words)
-}
-
-// rows reads a float tensor row by row as FP32.
-type rows struct {
-	dtype          fp8.DType
-	rows, cols, ld int
-	f32            []float32
-	u16            []uint16
-	u8             []uint8
-	scale          []float32 // scale_inv, one element; nil is 1
-}
-
-// rows binds t for reading with its first scale. For moments with a scale per block,
-// adamState.loadBlocks sets the scale.
-func (b *binder) rows(t *backend.Tensor) rows {
-	r := rows{dtype: t.DType, rows: t.Rows(), cols: t.Cols(), ld: t.LD, scale: b.f32(t.Scale)}
 	switch t.DType.Size() {
 	case 4:
-		r.f32 = b.f32(t)
+		m.F32 = b.f32(t)
 	case 2:
-		r.u16 = slice[uint16](b, t)
+		m.U16 = slice[uint16](b, t)
 	default:
-		r.u8 = slice[uint8](b, t)
+		m.U8 = slice[uint8](b, t)
 	}
-	return r
+	return m
+}
+
+// scaledByBlock reports whether t has scales other than one per-tensor FP32 scale.
+func scaledByBlock(t *backend.Tensor) bool {
+	return t.Scale != nil && (t.Block != backend.PerTensor || t.Scale.DType != fp8.F32)
+}
+
+// blockScales binds the scales of t, per-tensor or per block.
+func (b *binder) blockScales(t *backend.Tensor) memory.BlockScales {
+	s := memory.BlockScales{Rows: t.Block.Rows, Cols: t.Block.Cols}
+	_, s.Across = t.Block.ScaleShape(t.Rows(), t.Cols())
+	switch {
+	case t.Scale == nil:
+	case t.Scale.DType == fp8.E8M0:
+		s.E8M0 = slice[uint8](b, t.Scale)
+	default:
+		s.F32 = b.f32(t.Scale)
+	}
+	return s
+}
+
+// output binds the casts of one result.
+func (b *binder) output(list []backend.Cast) *cast.Output {
+	return cast.NewOutput(b.pool, b.casts(list))
+}
+
+func (b *binder) casts(list []backend.Cast) (bound []cast.Cast) {
+	for _, c := range list {
+		to := cast.Cast{
+			Out: b.matrix(c.Out), Transpose: c.Transpose, Scale: b.f32(c.Scale), Amax: b.f32(c.Amax),
+			Rounding: c.Rounding, Stream: fp8.NameKey(c.StreamName()), Control: b.i32(c.Control), Tokens: c.Tokens,
+			Limit: c.Limit, Pow2: c.Pow2,
+		}
+		if c.Out.Block != backend.PerTensor {
+			to.Blocks = b.blockScales(c.Out)
+		}
+		bound = append(bound, to)
+	}
+	return bound
 }
 
 // integers reads an I32 tensor by the index of its elements.
@@ -122,70 +143,6 @@ func (n *integers) at(i int) int {
 		return int(n.words[i])
 	}
 	return int(n.words[i/n.cols*n.ld+i%n.cols])
-}
-
-// load decodes len(dst) elements from (row, col) on.
-func (r *rows) load(dst []float32, row, col int) {
-	at := row*r.ld + col
-	switch r.dtype {
-	case fp8.F32:
-		copy(dst, r.f32[at:at+len(dst)])
-	case fp8.BF16:
-		fp8.DecodeBF16(dst, r.u16[at:at+len(dst)])
-	case fp8.F16:
-		fp8.Dequantize16(dst, r.u16[at:at+len(dst)], scaleValue(r.scale))
-		return
-	default:
-		fp8.Dequantize8(dst, r.u8[at:at+len(dst)], r.dtype, scaleValue(r.scale))
-		return
-	}
-	if r.scale != nil {
-		simd.Scale(dst, r.scale[0])
-	}
-}
-
-// prefetch prefetches n elements from (row, col) on.
-func (r *rows) prefetch(row, col, n int) {
-	at := row*r.ld + col
-	switch {
-	case r.f32 != nil:
-		simd.PrefetchRows(unsafe.Pointer(&r.f32[at]), 0, 1, 4*n)
-	case r.u16 != nil:
-		simd.PrefetchRows(unsafe.Pointer(&r.u16[at]), 0, 1, 2*n)
-	default:
-		simd.PrefetchRows(unsafe.Pointer(&r.u8[at]), 0, 1, n)
-	}
-}
-
-// row returns row i as FP32; see piece.
-func (r *rows) row(buffer []float32, i int) []float32 {
-	return r.piece(buffer, i, 0, r.cols)
-}
-
-// piece returns n elements from (row, col) on as FP32: r's memory if it is unscaled
-// FP32, else decoded into buffer, which must have n elements. The caller must not write
-// to the result.
-func (r *rows) piece(buffer []float32, row, col, n int) []float32 {
-	if r.dtype == fp8.F32 && r.scale == nil {
-		at := row*r.ld + col
-		return r.f32[at : at+n]
-	}
-	r.load(buffer[:n], row, col)
-	return buffer[:n]
-}
-
-// matrixOf binds t as a GEMM operand.
-func (b *binder) matrixOf(t *backend.Tensor) gemm.Matrix {
-	m := gemm.Matrix{DType: t.DType, Rows: t.Rows(), Cols: t.Cols(), LD: t.LD}
-	switch t.DType.Size() {
-	case 4:
-		m.F32 = b.f32(t)
-	case 2:
-		m.U16 = slice[uint16](b, t)
-	default:
-		m.U8 = slice[uint8](b, t)
-	}
-	return m
 }
 
 // bufferKey names a scratch buffer: the which-th that an op takes, of n floats.
@@ -216,26 +173,7 @@ func (b *binder) shared(n int) []float32 {
 	return b.common[n]
 }
 
-// taskElems is about how many elements a task touches: enough to be worth
-// handing out, few enough that the last tasks end at about the same time.
-const taskElems = 8192
-
-// rowTasks splits rows into tasks of about taskElems elements. The split
-// depends on the shape alone, never on the number of threads.
-func rowTasks(rows, cols int) (tasks, rowsPerTask int) {
-	rowsPerTask = max(1, taskElems/cols)
-	return (rows + rowsPerTask - 1) / rowsPerTask, rowsPerTask
-}
-
-// scaleValue returns the value of a bound scale, 1 for nil.
-func scaleValue(scale []float32) float32 {
-	if scale == nil {
-		return 1
-	}
-	return scale[0]
-}
-
-// maxBits folds a magnitude into bits by its bit pattern, so that NaN > Inf > finite.
-func maxBits(bits *uint32, magnitude float32) {
-	*bits = max(*bits, math.Float32bits(magnitude)&^(1<<31))
+// pieceBuffers returns, for each worker, a buffer for a piece of a row of cols elements.
+func (b *binder) pieceBuffers(cols int) [][]float32 {
+	return b.scratch(pool.PieceWidth(cols))
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -11,25 +13,21 @@ import (
 var _ = implement((*binder).rmsNorm)
 
 func (b *binder) rmsNorm(o *backend.RMSNorm) func() {
-	x, gain, invRMS := b.rows(o.X), b.f32(o.Gain), b.f32(o.InvRMS)
-	e := b.emitter(o.Out, x.cols)
-	buffers, results := b.scratch(x.cols), b.scratch(x.cols)
-	tokens := o.X.Rows()
-	tasks, height := rowTasks(tokens, x.cols)
-	task := func(worker, task int) {
+	x, gain, invRMS := b.matrix(o.X), b.f32(o.Gain), b.f32(o.InvRMS)
+	result := b.output(o.Out)
+	buffers, results := b.scratch(x.Cols), b.scratch(x.Cols)
+	run := b.pool.Rows(x.Rows, x.Cols, func(worker, r int) {
 		out := results[worker]
-		for r := task * height; r < min(tokens, (task+1)*height); r++ {
-			v := x.row(buffers[worker], r)
-			mean := float64(simd.Dot(v, v)) / float64(len(v))
-			inv := float32(1 / math.Sqrt(mean+float64(o.Eps)))
-			if invRMS != nil {
-				invRMS[r] = inv
-			}
-			simd.ScaleByGain(out, v, gain, inv)
-			e.store(worker, r, 0, out)
+		v := x.Row(buffers[worker], r)
+		mean := float64(simd.Dot(v, v)) / float64(len(v))
+		inv := float32(1 / math.Sqrt(mean+float64(o.Eps)))
+		if invRMS != nil {
+			invRMS[r] = inv
 		}
-	}
-	return storing(func() { b.pool.Run(tasks, task) }, e)
+		simd.ScaleByGain(out, v, gain, inv)
+		result.Store(worker, r, 0, out)
+	})
+	return cast.Storing(run, result)
 }
 
 // gainRows is how many rows one partial sum of DGain covers: enough that the partial
@@ -39,13 +37,13 @@ const gainRows = 32
 var _ = implement((*binder).rmsNormGrad)
 
 func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
-	x, dout, residual := b.rows(o.X), b.rows(o.DOut), rows{}
+	x, dout, residual := b.matrix(o.X), b.matrix(o.DOut), memory.Matrix{}
 	if o.Residual != nil {
-		residual = b.rows(o.Residual)
+		residual = b.matrix(o.Residual)
 	}
 	gain, invRMS, dgain := b.f32(o.Gain), b.f32(o.InvRMS), b.f32(o.DGain)
-	e := b.emitter(o.DX, x.cols)
-	tokens, cols := o.X.Rows(), x.cols
+	result := b.output(o.DX)
+	tokens, cols := o.X.Rows(), x.Cols
 	chunks := pool.CeilDiv(tokens, gainRows)
 	partial := b.shared(chunks * cols)
 
@@ -55,17 +53,17 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 		sum := partial[chunk*cols : (chunk+1)*cols]
 		clear(sum)
 		for r := chunk * gainRows; r < min(tokens, (chunk+1)*gainRows); r++ {
-			dout.prefetch(min(r+3, tokens-1), 0, cols) // decoding prefetches, but FP32 is not decoded
-			x, dy, inv := x.row(inputs[worker], r), dout.row(gradients[worker], r), invRMS[r]
+			dout.Prefetch(min(r+3, tokens-1), 0, cols) // decoding prefetches, but FP32 is not decoded
+			x, dy, inv := x.Row(inputs[worker], r), dout.Row(gradients[worker], r), invRMS[r]
 			mean := simd.GainSums(sum, x, dy, gain, inv) / float32(cols)
 			simd.NormGradient(dx, x, dy, gain, inv, mean)
 			if o.Residual != nil {
-				simd.Add(dx, residual.row(inputs[worker], r))
+				simd.Add(dx, residual.Row(inputs[worker], r))
 			}
-			e.store(worker, r, 0, dx)
+			result.Store(worker, r, 0, dx)
 		}
 	}
-	columns := b.pieces(1, cols, func(_, _, col, n int) {
+	columns := b.pool.Pieces(1, cols, func(_, _, col, n int) {
 		out := dgain[col : col+n]
 		sum := partial[col : col+n]
 		for chunk := 1; chunk < chunks; chunk++ {
@@ -77,8 +75,8 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 			copy(out, sum)
 		}
 	})
-	return storing(func() {
+	return cast.Storing(func() {
 		b.pool.Run(chunks, rowsTask)
 		columns()
-	}, e)
+	}, result)
 }

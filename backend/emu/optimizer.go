@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/fp8"
 )
 
@@ -22,9 +23,10 @@ func (b *binder) adamW(o *backend.AdamW) *adamW {
 	}
 	for i := range a.params {
 		p := &a.params[i]
-		p.grad, p.extents = b.rows(o.Grad[i]), b.extents[o.Grad[i]]
+		p.grad, p.extents = b.matrix(o.Grad[i]), b.extents[o.Grad[i]]
 		for j, t := range []*backend.Tensor{o.Master[i], o.M1[i], o.M2[i]} {
-			p.state[j] = adamState{rows: b.rows(t), block: t.Block.Cols, stream: fp8.NameKey(t.Name), extents: b.extents[t]}
+			p.state[j] = adamState{Matrix: b.matrix(t), block: t.Block.Cols, stream: fp8.NameKey(t.Name), extents: b.extents[t]}
+			p.state[j].Scale = b.f32(t.Scale) // all of them, unlike matrix
 		}
 	}
 	return a
@@ -33,9 +35,9 @@ func (b *binder) adamW(o *backend.AdamW) *adamW {
 var _ = implement((*binder).sumSquares)
 
 func (b *binder) sumSquares(o *backend.SumSquares) func() {
-	list, noted := make([]rows, len(o.X)), make([]*extents, len(o.X))
+	list, noted := make([]memory.Matrix, len(o.X)), make([]*extents, len(o.X))
 	for i, x := range o.X {
-		list[i], noted[i] = b.rows(x), b.extents[x]
+		list[i], noted[i] = b.matrix(x), b.extents[x]
 	}
 	return sumSquares(b.pool, list, noted, b.f32(o.Out))
 }

@@ -1,6 +1,9 @@
 package emu
 
-import "octet/backend/emu/pool"
+import (
+	"octet/backend/emu/memory"
+	"octet/backend/emu/pool"
+)
 
 // The optimizer's ops work on lists of tensors, whose elements are cut into spans by
 // the shapes alone.
@@ -14,11 +17,11 @@ type span struct {
 
 // spans cuts a list of tensors into spans of n elements, fewer at the end of a
 // row. A tensor without gaps counts as one row.
-func spans(list []rows, n int) []span {
+func spans(list []memory.Matrix, n int) []span {
 	var all []span
 	for i, t := range list {
-		rows, cols := t.rows, t.cols
-		if t.ld == cols || rows == 1 {
+		rows, cols := t.Rows, t.Cols
+		if t.LD == cols || rows == 1 {
 			rows, cols = 1, rows*cols
 		}
 		for _, s := range rowSpans(rows, cols, n) {

@@ -1,6 +1,7 @@
 package emu
 
 import (
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -12,13 +13,13 @@ const squareSpan = 16384
 // sumSquares returns a function that sets out to the sum of squares of all elements of
 // list, and records the extents that are wanted of them: noted has an entry for each
 // matrix, which may be nil.
-func sumSquares(p *pool.Pool, list []rows, noted []*extents, out []float32) func() {
+func sumSquares(p *pool.Pool, list []memory.Matrix, noted []*extents, out []float32) func() {
 	all := spans(list, squareSpan)
 	partial := make([]float64, len(all))
 	p.Reserve(squareSpan)
 	task := func(worker, task int) {
 		s := &all[task]
-		x := list[s.tensor].piece(p.Scratch[worker], s.row, s.col, s.n)
+		x := list[s.tensor].Piece(p.Scratch[worker], s.row, s.col, s.n)
 		partial[task] = simd.SumSquares(x)
 		if e := noted[s.tensor]; e.wanted() {
 			e.note(s.col, x)

@@ -2,26 +2,28 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/cast"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 )
 
 // gated reads Up and Gate of a SwiGLU piece by piece.
 type gated struct {
-	up, gate               rows
+	up, gate               memory.Matrix
 	upBuffers, gateBuffers [][]float32
 }
 
 func (b *binder) gated(up, gate *backend.Tensor) *gated {
 	cols := up.Cols()
-	return &gated{b.rows(up), b.rows(gate), b.pieceBuffers(cols), b.pieceBuffers(cols)}
+	return &gated{b.matrix(up), b.matrix(gate), b.pieceBuffers(cols), b.pieceBuffers(cols)}
 }
 
 // piece returns n elements of both from (row, col) on. gate is always a copy, which the
 // caller may overwrite with its result: fewer buffers need the first-level cache.
 func (g *gated) piece(worker, row, col, n int) (up, gate []float32) {
 	gate = g.gateBuffers[worker][:n]
-	g.gate.load(gate, row, col)
-	return g.up.piece(g.upBuffers[worker], row, col, n), gate
+	g.gate.Load(gate, row, col)
+	return g.up.Piece(g.upBuffers[worker], row, col, n), gate
 }
 
 var _ = implement((*binder).swiGLU)
@@ -32,16 +34,16 @@ func (b *binder) swiGLU(o *backend.SwiGLU) func() {
 	}
 	in, invC := b.gated(o.Up, o.Gate), b.f32(o.InvC)
 	cols := o.Up.Cols()
-	e := b.emitter(o.Out, cols)
-	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
+	result := b.output(o.Out)
+	run := b.pool.Pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
 		up, a := in.piece(worker, row, col, n)
 		simd.MulSiLU(a, up, a)
 		if invC != nil {
 			simd.Multiply(a, a, invC[col:col+n])
 		}
-		e.store(worker, row, col, a)
+		result.Store(worker, row, col, a)
 	})
-	return storing(run, e)
+	return cast.Storing(run, result)
 }
 
 var _ = implement((*binder).swiGLUAmax)
@@ -54,7 +56,7 @@ func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 	if o.UpOut != nil {
 		ups = b.columnMax(cols)
 	}
-	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
+	run := b.pool.Pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
 		up, a := in.piece(worker, row, col, n)
 		if ups != nil {
 			ups.fold(worker, col, up)
@@ -85,15 +87,15 @@ func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 var _ = implement((*binder).swiGLUGrad)
 
 func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
-	in, dout, invC := b.gated(o.Up, o.Gate), b.rows(o.DOut), b.f32(o.InvC)
+	in, dout, invC := b.gated(o.Up, o.Gate), b.matrix(o.DOut), b.f32(o.InvC)
 	tokenScale := b.f32(o.TokenScale)
 	cols := o.Up.Cols()
-	dUp, dGate := b.emitter(o.DUp, cols), b.emitter(o.DGate, cols)
+	dUp, dGate := b.output(o.DUp), b.output(o.DGate)
 	buffers := b.pieceBuffers(cols)
-	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
+	run := b.pool.Pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
 		up, dg := in.piece(worker, row, col, n)
 		du := buffers[worker][:n]
-		dout.load(du, row, col)
+		dout.Load(du, row, col)
 		if invC != nil {
 			simd.Multiply(du, du, invC[col:col+n])
 		}
@@ -101,8 +103,8 @@ func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
 			simd.Scale(du, 1/tokenScale[row])
 		}
 		simd.MulSiLUGradient(du, dg, du, up, dg)
-		dUp.store(worker, row, col, du)
-		dGate.store(worker, row, col, dg)
+		dUp.Store(worker, row, col, du)
+		dGate.Store(worker, row, col, dg)
 	})
-	return storing(run, dUp, dGate)
+	return cast.Storing(run, dUp, dGate)
 }

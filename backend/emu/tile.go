@@ -3,8 +3,9 @@ package emu
 import (
 	"unsafe"
 
-	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/gemm"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -57,7 +58,7 @@ const prefetchRows = 16
 // expect registers rows×cols elements of m, from (row, col) on, to be read or written
 // soon; each matMul prefetches some of their rows. The rows of one head are too short for
 // the hardware prefetcher. expect ignores elements if all entries are in use.
-func (t *tiles) expect(m *gemm.Matrix, row, col, rows, cols int) {
+func (t *tiles) expect(m *memory.Matrix, row, col, rows, cols int) {
 	for i := range t.expected {
 		if t.expected[i].rows == 0 {
 			t.expected[i] = rowsInMemory{m.Address(row, col), m.LD * m.DType.Size(), rows, cols * m.DType.Size()}
@@ -66,12 +67,10 @@ func (t *tiles) expect(m *gemm.Matrix, row, col, rows, cols int) {
 	}
 }
 
-// expectStore is expect for the elements that e will store.
-func (t *tiles) expectStore(e *emitter, row, col, rows, cols int) {
-	for i := range e.casts {
-		if c := &e.casts[i]; c.strips == nil {
-			t.expect(&gemm.Matrix{DType: c.dtype, LD: c.ld, F32: c.f32, U16: c.u16, U8: c.u8}, row, col, rows, cols)
-		}
+// expectStore is expect for the elements that out will store.
+func (t *tiles) expectStore(out *cast.Output, row, col, rows, cols int) {
+	for i := range out.Direct {
+		t.expect(&out.Direct[i], row, col, rows, cols)
 	}
 }
 
@@ -134,25 +133,15 @@ func (t *tiles) matMul(c sheet, rows, cols, k int, a sheet, transA bool, b sheet
 	}
 }
 
-// scaledMatrix is a matrix in memory with its per-tensor scale.
-type scaledMatrix struct {
-	gemm.Matrix
-	scale []float32
-}
-
-func (b *binder) scaledMatrixOf(t *backend.Tensor) scaledMatrix {
-	return scaledMatrix{b.matrixOf(t), b.f32(t.Scale)}
-}
-
 // decode writes rows×cols elements from (row, col) on as FP32 to dst, step
 // elements from one row to the next.
-func (t *tiles) decode(dst []float32, step int, src *scaledMatrix, row, col, rows, cols int) {
+func (t *tiles) decode(dst []float32, step int, src *memory.Matrix, row, col, rows, cols int) {
 	t.Kernel.Decode(dst, step, t.NR, src.At(row, col), rows, cols)
-	if src.scale == nil {
+	if src.Scale == nil {
 		return
 	}
 	for i := range rows {
-		simd.Scale(dst[i*step:][:cols], src.scale[0])
+		simd.Scale(dst[i*step:][:cols], src.Scale[0])
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -75,7 +76,7 @@ type amxKernel struct {
 	// apart. Blocks are 16 rows of 32 elements if k runs along the rows of src (along),
 	// else 32 rows of 16; all blocks are whole. right selects the layout of the right
 	// operand.
-	pack func(dst []uint16, step int, src Matrix, along, right bool, count int)
+	pack func(dst []uint16, step int, src memory.Matrix, along, right bool, count int)
 
 	// finish is Kernel.finish for tiles of up to 32 rows of 32 columns.
 	finish func(acc []float32, t *tileOut)
@@ -105,11 +106,11 @@ type amxStage struct {
 }
 
 // NewAMX is New in AMX's arithmetic. It rejects F32 operands.
-func NewAMX(p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
+func NewAMX(p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
 	return newAMXGemmWith(amxKernels()[0], p, a, transA, b, transB, out)
 }
 
-func newAMXGemmWith(kernel *amxKernel, p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
+func newAMXGemmWith(kernel *amxKernel, p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
 	g, err := New(p, a, transA, b, transB, out)
 	if err != nil {
 		return nil, err
@@ -202,7 +203,7 @@ func words(x []float32) []uint16 {
 // pack packs elements [at, at+n) × [l, l+depth) of an operand into panels; the second
 // range is along k. along says that k runs along the rows of m. If the number of panels
 // is odd, the last one's neighbour is not written.
-func (x *amxGEMM) pack(dst []uint16, stage *amxStage, m Matrix, along, right bool, at, n, l, depth int) {
+func (x *amxGEMM) pack(dst []uint16, stage *amxStage, m memory.Matrix, along, right bool, at, n, l, depth int) {
 	if depth == 0 {
 		return // m may have no memory
 	}
@@ -230,12 +231,12 @@ func (x *amxGEMM) pack(dst []uint16, stage *amxStage, m Matrix, along, right boo
 }
 
 // fill copies a partial block and pads it with zeros.
-func (s *amxStage) fill(m Matrix, along bool, at, l, n, depth int) Matrix {
-	var src, block Matrix
+func (s *amxStage) fill(m memory.Matrix, along bool, at, l, n, depth int) memory.Matrix {
+	var src, block memory.Matrix
 	if along {
-		src, block = m.At(at, l), Matrix{Rows: amxWidth, Cols: amxDepth, LD: amxDepth}
+		src, block = m.At(at, l), memory.Matrix{Rows: amxWidth, Cols: amxDepth, LD: amxDepth}
 	} else {
-		src, block = m.At(l, at), Matrix{Rows: amxDepth, Cols: amxWidth, LD: amxWidth}
+		src, block = m.At(l, at), memory.Matrix{Rows: amxDepth, Cols: amxWidth, LD: amxWidth}
 		n, depth = depth, n
 	}
 	block.DType = m.DType

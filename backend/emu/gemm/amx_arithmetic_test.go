@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -129,14 +130,14 @@ func TestAMXTininess(t *testing.T) {
 	r := rand.New(rand.NewPCG(37, 38))
 	const n = 100
 	a, b := newMatrix(fp8.BF16, n, 4, 4), newMatrix(fp8.BF16, n, 4, 4)
-	for _, m := range []Matrix{a, b} {
+	for _, m := range []memory.Matrix{a, b} {
 		for i := range n {
 			values := [4]float32{0x1p-63, 0, float32(math.Ldexp(1+float64(r.IntN(4))/128, -76+r.IntN(3))), 0}
 			for l, v := range values {
 				if r.IntN(2) > 0 {
 					v = -v
 				}
-				m.set(i*4+l, fp8.BF16.Nearest(v, fp8.Saturate))
+				setCode(m, i*4+l, fp8.BF16.Nearest(v, fp8.Saturate))
 			}
 		}
 	}
@@ -146,10 +147,10 @@ func TestAMXTininess(t *testing.T) {
 		out := newMatrix(fp8.F32, n, n, n)
 		g, err := newAMXGemmWith(kernel, p, a, false, b, true, out)
 		require.NoError(t, err)
-		g.Run(Epilogue{Alpha: 1})
+		g.Run(Epilogue{})
 		zeros := 0
-		for i, x := range a.values(false, false) {
-			for j, y := range b.values(true, true) {
+		for i, x := range rowsOf(a, false, false) {
+			for j, y := range rowsOf(b, true, true) {
 				want, got := amxDot(0, x, y), out.F32[i*n+j]
 				require.Equal(t, math.Float32bits(want), math.Float32bits(got), "%s: %x", kernel.name, x)
 				if got == 0 {
@@ -177,15 +178,15 @@ func TestAMXOrder(t *testing.T) {
 		want := amxDot(0, a, b)
 		x, y, out := newMatrix(fp8.BF16, 1, 64, 64), newMatrix(fp8.BF16, 64, 1, 1), newMatrix(fp8.F32, 1, 1, 1)
 		for i := range a {
-			x.set(i, fp8.BF16.Nearest(a[i], fp8.Saturate))
-			y.set(i, fp8.BF16.Nearest(1, fp8.Saturate))
+			setCode(x, i, fp8.BF16.Nearest(a[i], fp8.Saturate))
+			setCode(y, i, fp8.BF16.Nearest(1, fp8.Saturate))
 		}
 		p := pool.New(1)
 		defer p.Close()
 		for _, kernel := range amxKernels() {
 			g, err := newAMXGemmWith(kernel, p, x, false, y, false, out)
 			require.NoError(t, err)
-			g.Run(Epilogue{Alpha: 1})
+			g.Run(Epilogue{})
 			require.Equal(t, want, out.F32[0], kernel.name)
 		}
 		return want

@@ -32,7 +32,7 @@ func TestAMXStaysInside(t *testing.T) {
 					for _, kernel := range amxKernels() {
 						g, err := newAMXGemmWith(kernel, p, a, transA, b, transB, out)
 						require.NoError(t, err)
-						g.Run(Epilogue{Alpha: 1})
+						g.Run(Epilogue{})
 					}
 				}
 			}

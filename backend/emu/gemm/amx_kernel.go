@@ -3,6 +3,7 @@ package gemm
 import (
 	"math"
 
+	"octet/backend/emu/memory"
 	"octet/fp8"
 )
 
@@ -13,7 +14,7 @@ var amxGoKernel = amxKernel{
 	finish:   func(acc []float32, t *tileOut) { finishRows(acc, amxOut, t) },
 }
 
-func amxPackGo(dst []uint16, step int, src Matrix, along, right bool, count int) {
+func amxPackGo(dst []uint16, step int, src memory.Matrix, along, right bool, count int) {
 	for block := range count {
 		tile := (*[amxTile]uint16)(dst[block*step:])
 		for i := range amxWidth {

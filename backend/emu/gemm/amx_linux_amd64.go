@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
+	"octet/backend/emu/memory"
 	"octet/fp8"
 )
 
@@ -58,7 +59,7 @@ var amxUnitKernel = amxKernel{
 	multiply: func(steps, across int, a, b []uint16, c []float32, load, _ bool) {
 		multiplyAMX(steps, across, &a[0], &b[0], &c[0], load)
 	},
-	pack: func(dst []uint16, step int, src Matrix, along, right bool, count int) {
+	pack: func(dst []uint16, step int, src memory.Matrix, along, right bool, count int) {
 		switch {
 		case count == 0:
 		case src.DType == fp8.BF16 && along && right:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -21,7 +22,7 @@ func checkAMX(t *testing.T, c gemmCase, r *rand.Rand, workers int, wild bool) {
 	t.Helper()
 	a, b, before, e := c.operands(r)
 	if wild {
-		for _, m := range []Matrix{a, b} {
+		for _, m := range []memory.Matrix{a, b} {
 			for i := range m.U8 {
 				m.U8[i] = uint8(r.Uint32())
 			}
@@ -30,26 +31,26 @@ func checkAMX(t *testing.T, c gemmCase, r *rand.Rand, workers int, wild bool) {
 			}
 		}
 	}
-	rows, cols := a.values(c.transA, false), b.values(c.transB, true)
-	want := before.clone()
+	rows, cols := rowsOf(a, c.transA, false), rowsOf(b, c.transB, true)
+	want := cloneOf(before)
 	var amax float32
 	for i := range c.m {
 		for j := range c.n {
-			code, magnitude := e.want(amxDot(0, rows[i], cols[j]), i, j, before)
-			want.set(i*want.LD+j, code)
+			code, magnitude := e.want(amxDot(0, rows[i], cols[j])*c.alpha, i, j, before)
+			setCode(want, i*want.LD+j, code)
 			amax = fp8.MaxAmax(amax, magnitude)
 		}
 	}
 	p := pool.New(workers)
 	defer p.Close()
 	for _, kernel := range amxKernels() {
-		out := before.clone()
+		out := cloneOf(before)
 		*e.Amax = 0
 		g, err := newAMXGemmWith(kernel, p, a, c.transA, b, c.transB, out)
 		require.NoError(t, err)
 		g.Run(e)
-		for at, code := range want.codes() {
-			if got := out.code(at); !same(out.DType, code, got) {
+		for at, code := range allCodes(want) {
+			if got := codeAt(out, at); !same(out.DType, code, got) {
 				require.Failf(t, "wrong bits", "%s: %s: [%d,%d] is %#x (%g), want %#x (%g)", kernel.name, c, at/out.LD, at%out.LD,
 					got, out.DType.Float32(got), code, out.DType.Float32(code))
 			}
@@ -133,8 +134,8 @@ func TestAMXPack(t *testing.T) {
 					rows, cols = cols, rows
 				}
 				src := newMatrix(d, rows, count*cols, count*cols+3)
-				for i := range src.codes() {
-					src.set(i, r.Uint32())
+				for i := range allCodes(src) {
+					setCode(src, i, r.Uint32())
 				}
 				src = src.At(0, 1) // not aligned
 				src.Cols--
@@ -154,7 +155,7 @@ func TestAMXPack(t *testing.T) {
 							if along {
 								row, col = i, l
 							}
-							value := src.value(row, block*cols+col, false)
+							value := valueAt(src, row, block*cols+col, false)
 							at := block*step + i*32 + l
 							if right {
 								at = block*step + l/2*32 + i*2 + l%2
@@ -198,7 +199,7 @@ func TestAMXBitsAreKept(t *testing.T) {
 	const m, n, k = 45, 70, 1100
 	a, b, out := newMatrix(fp8.E5M2, m, k, k), newMatrix(fp8.E4M3, n, k, k), newMatrix(fp8.F32, m, n, n)
 	seed := uint32(1)
-	for _, x := range []Matrix{a, b} {
+	for _, x := range []memory.Matrix{a, b} {
 		for i := range x.Rows * x.Cols {
 			seed = seed*1664525 + 1013904223
 			x.U8[i] = uint8(seed>>24) & 0xbf // finite
@@ -209,7 +210,7 @@ func TestAMXBitsAreKept(t *testing.T) {
 			p := pool.New(workers)
 			g, err := newAMXGemmWith(kernel, p, a, false, b, true, out)
 			require.NoError(t, err)
-			g.Run(Epilogue{Alpha: 1})
+			g.Run(Epilogue{})
 			p.Close()
 			var bytes []byte
 			for _, v := range out.F32[:m*n] {
@@ -235,7 +236,7 @@ func TestAMXSurvivesInterrupts(t *testing.T) {
 	g, err := NewAMX(p, a, false, b, true, out)
 	require.NoError(t, err)
 	g.Run(e)
-	want := out.codes()
+	want := allCodes(out)
 
 	var stop atomic.Bool
 	done := make(chan struct{})
@@ -250,7 +251,7 @@ func TestAMXSurvivesInterrupts(t *testing.T) {
 		g.Run(e)
 		for i := range c.m {
 			for j := range c.n {
-				if at := i*out.LD + j; want[at] != out.code(at) {
+				if at := i*out.LD + j; want[at] != codeAt(out, at) {
 					require.Failf(t, "wrong bits", "[%d,%d]", i, j)
 				}
 			}

@@ -8,13 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
 // finiteCodes returns a matrix of random finite codes. It uses no function of package
 // math, so that every machine gets the same codes.
-func finiteCodes(r *rand.Rand, d fp8.DType, rows, cols int) Matrix {
+func finiteCodes(r *rand.Rand, d fp8.DType, rows, cols int) memory.Matrix {
 	m := newMatrix(d, rows, cols, cols)
 	for i := range rows * cols {
 		switch d {
@@ -64,7 +65,8 @@ func TestGemmBitsAreTheSameEverywhere(t *testing.T) {
 						b.Rows, b.Cols, b.LD = n, k, k
 					}
 					for _, out := range outFormats {
-						e := Epilogue{Alpha: r.Float32(), Amax: new(float32)}
+						a.Scale = []float32{r.Float32()}
+						e := Epilogue{Amax: new(float32)}
 						before := finiteCodes(r, out, m, n)
 						switch out {
 						case fp8.F32:
@@ -78,12 +80,12 @@ func TestGemmBitsAreTheSameEverywhere(t *testing.T) {
 						kernels := testedKernels()
 						for i := range kernels { // plain Go is the last
 							for _, p := range pools {
-								to := before.clone()
+								to := cloneOf(before)
 								*e.Amax = 0
 								g, err := NewWith(kernels[len(kernels)-1-i], p, a, transA, b, transB, to)
 								require.NoError(t, err)
 								g.Run(e)
-								got := to.codes()
+								got := allCodes(to)
 								if first == nil {
 									first = got
 								}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -36,8 +37,8 @@ func testedKernels() (list []*Kernel) {
 // so that reads show; in outputs it is a pattern that must not change.
 const guard = 0x7f7f7f7f
 
-func newMatrix(d fp8.DType, rows, cols, ld int) Matrix {
-	m := Matrix{DType: d, Rows: rows, Cols: cols, LD: ld}
+func newMatrix(d fp8.DType, rows, cols, ld int) memory.Matrix {
+	m := memory.Matrix{DType: d, Rows: rows, Cols: cols, LD: ld}
 	n := rows*ld + 3
 	switch d.Size() {
 	case 4:
@@ -48,13 +49,13 @@ func newMatrix(d fp8.DType, rows, cols, ld int) Matrix {
 		m.U8 = make([]uint8, n)
 	}
 	for i := range n {
-		m.set(i, guard|0x400000)
+		setCode(m, i, guard|0x400000)
 	}
 	return m
 }
 
-// set and code access an element's code by its index in memory.
-func (m Matrix) set(at int, code uint32) {
+// setCode and codeAt access an element's code by its index in memory.
+func setCode(m memory.Matrix, at int, code uint32) {
 	switch m.DType.Size() {
 	case 4:
 		m.F32[at] = math.Float32frombits(code)
@@ -65,7 +66,7 @@ func (m Matrix) set(at int, code uint32) {
 	}
 }
 
-func (m Matrix) code(at int) uint32 {
+func codeAt(m memory.Matrix, at int) uint32 {
 	switch m.DType.Size() {
 	case 4:
 		return math.Float32bits(m.F32[at])
@@ -76,25 +77,25 @@ func (m Matrix) code(at int) uint32 {
 	}
 }
 
-func (m Matrix) value(i, j int, trans bool) float32 {
+func valueAt(m memory.Matrix, i, j int, trans bool) float32 {
 	if trans {
 		i, j = j, i
 	}
-	return m.DType.Float32(m.code(i*m.LD + j))
+	return m.DType.Float32(codeAt(m, i*m.LD+j))
 }
 
-func (m Matrix) clone() Matrix {
+func cloneOf(m memory.Matrix) memory.Matrix {
 	m.F32 = append([]float32(nil), m.F32...)
 	m.U16 = append([]uint16(nil), m.U16...)
 	m.U8 = append([]uint8(nil), m.U8...)
 	return m
 }
 
-func randomMatrix(r *rand.Rand, d fp8.DType, rows, cols, ld int) Matrix {
+func randomMatrix(r *rand.Rand, d fp8.DType, rows, cols, ld int) memory.Matrix {
 	m := newMatrix(d, rows, cols, ld)
 	for i := range rows {
 		for j := range cols {
-			m.set(i*ld+j, d.Nearest(float32(r.NormFloat64()), fp8.Saturate))
+			setCode(m, i*ld+j, d.Nearest(float32(r.NormFloat64()), fp8.Saturate))
 		}
 	}
 	return m
@@ -108,14 +109,14 @@ func randomScales(r *rand.Rand, n int) []float32 {
 	return s
 }
 
-// values returns op(m) in FP32, one slice per row, or per column if byColumn.
-func (m Matrix) values(trans, byColumn bool) [][]float32 {
+// rowsOf returns op(m) in FP32, one slice per row, or per column if byColumn.
+func rowsOf(m memory.Matrix, trans, byColumn bool) [][]float32 {
 	rows, cols := orient(m, trans != byColumn)
 	v := make([][]float32, rows)
 	for i := range v {
 		v[i] = make([]float32, cols)
 		for j := range v[i] {
-			v[i][j] = m.value(i, j, trans != byColumn)
+			v[i][j] = valueAt(m, i, j, trans != byColumn)
 		}
 	}
 	return v
@@ -152,7 +153,7 @@ type gemmCase struct {
 	row, col       bool
 	residual       fp8.DType
 	accumulate     bool
-	alpha          float32
+	alpha          float32 // product of the operands' scales
 	outScale       float32
 }
 
@@ -162,17 +163,17 @@ func (c gemmCase) String() string {
 }
 
 // operands draws the case's matrices, with random leading dimensions.
-func (c gemmCase) operands(r *rand.Rand) (a, b, out Matrix, e Epilogue) {
-	stored := func(d fp8.DType, rows, cols int, trans bool) Matrix {
+func (c gemmCase) operands(r *rand.Rand) (a, b, out memory.Matrix, e Epilogue) {
+	stored := func(d fp8.DType, rows, cols int, trans bool) memory.Matrix {
 		if trans {
 			rows, cols = cols, rows
 		}
 		return randomMatrix(r, d, rows, cols, cols+r.IntN(3))
 	}
-	a = stored(c.a, c.m, c.k, c.transA)
-	b = stored(c.b, c.k, c.n, c.transB)
+	a, b = stored(c.a, c.m, c.k, c.transA), stored(c.b, c.k, c.n, c.transB)
+	a.Scale, b.Scale = []float32{c.alpha / 2}, []float32{2}
 	out = stored(c.out, c.m, c.n, false)
-	e = Epilogue{Alpha: c.alpha, Accumulate: c.accumulate, Amax: new(float32)}
+	e = Epilogue{Accumulate: c.accumulate, Amax: new(float32)}
 	if c.outScale != 0 {
 		e.OutScale = []float32{c.outScale}
 	}
@@ -188,9 +189,8 @@ func (c gemmCase) operands(r *rand.Rand) (a, b, out Matrix, e Epilogue) {
 	return a, b, out, e
 }
 
-// want applies e to acc and returns the code to store, and |v|.
-func (e *Epilogue) want(acc float32, i, j int, out Matrix) (code uint32, magnitude float32) {
-	v := acc * e.Alpha
+// want applies e to v, an accumulator times the scales of its operands, and returns the code to store, and |v|.
+func (e *Epilogue) want(v float32, i, j int, out memory.Matrix) (code uint32, magnitude float32) {
 	if e.RowScale != nil {
 		v *= e.RowScale[i]
 	}
@@ -199,9 +199,9 @@ func (e *Epilogue) want(acc float32, i, j int, out Matrix) (code uint32, magnitu
 	}
 	switch {
 	case e.Accumulate:
-		v = float32(v) + out.value(i, j, false)
+		v = float32(v) + valueAt(out, i, j, false)
 	case e.Residual.DType != fp8.Invalid:
-		v = float32(v) + e.Residual.value(i, j, false)
+		v = float32(v) + valueAt(e.Residual, i, j, false)
 	}
 	magnitude = float32(math.Abs(float64(v)))
 	switch {
@@ -219,32 +219,32 @@ func (e *Epilogue) want(acc float32, i, j int, out Matrix) (code uint32, magnitu
 func checkGemm(t *testing.T, c gemmCase, r *rand.Rand, workers int, tolerance float64) {
 	t.Helper()
 	a, b, before, e := c.operands(r)
-	rows, cols := a.values(c.transA, false), b.values(c.transB, true)
-	want := before.clone()
+	rows, cols := rowsOf(a, c.transA, false), rowsOf(b, c.transB, true)
+	want := cloneOf(before)
 	var amax float32
 	for i := range c.m {
 		for j := range c.n {
-			code, magnitude := e.want(chain(rows[i], cols[j]), i, j, before)
-			want.set(i*want.LD+j, code)
+			code, magnitude := e.want(chain(rows[i], cols[j])*c.alpha, i, j, before)
+			setCode(want, i*want.LD+j, code)
 			amax = fp8.MaxAmax(amax, magnitude)
 		}
 	}
 	p := pool.New(workers)
 	defer p.Close()
 	for _, kernel := range testedKernels() {
-		out := before.clone()
+		out := cloneOf(before)
 		*e.Amax = 0
 		g, err := NewWith(kernel, p, a, c.transA, b, c.transB, out)
 		require.NoError(t, err)
 		g.Run(e)
-		for at, code := range want.codes() {
-			i, j, got := at/out.LD, at%out.LD, out.code(at)
+		for at, code := range allCodes(want) {
+			i, j, got := at/out.LD, at%out.LD, codeAt(out, at)
 			switch {
 			case i >= c.m || j >= c.n:
-				require.Equal(t, before.code(at), got, "%s: %s: wrote outside of the output at [%d,%d]", kernel.Name, c, i, j)
+				require.Equal(t, codeAt(before, at), got, "%s: %s: wrote outside of the output at [%d,%d]", kernel.Name, c, i, j)
 			case tolerance > 0:
 				exact, size := exactDot(rows[i], cols[j])
-				require.InDelta(t, exact, out.value(i, j, false), tolerance*size, "%s: %s: [%d,%d]", kernel.Name, c, i, j)
+				require.InDelta(t, exact, valueAt(out, i, j, false), tolerance*size, "%s: %s: [%d,%d]", kernel.Name, c, i, j)
 			case !same(out.DType, code, got):
 				require.Failf(t, "wrong bits", "%s: %s: [%d,%d] is %#x (%g), want %#x (%g)", kernel.Name, c, i, j,
 					got, out.DType.Float32(got), code, out.DType.Float32(code))
@@ -256,10 +256,10 @@ func checkGemm(t *testing.T, c gemmCase, r *rand.Rand, workers int, tolerance fl
 	}
 }
 
-func (m Matrix) codes() []uint32 {
+func allCodes(m memory.Matrix) []uint32 {
 	codes := make([]uint32, len(m.F32)+len(m.U16)+len(m.U8))
 	for i := range codes {
-		codes[i] = m.code(i)
+		codes[i] = codeAt(m, i)
 	}
 	return codes
 }

@@ -39,7 +39,7 @@
 //
 // # Files
 //
-//	gemm.go     matrices, epilogue, the loop over blocks: read this first
+//	gemm.go     epilogue, the loop over blocks: read this first
 //	plan.go     sizes of blocks
 //	kernel.go   what an instruction set provides; kernels_*.go and *.s do
 //	pairs.go    products of pairs of BF16

@@ -46,34 +46,34 @@ columns:
 	LEAQ         (R8)(AX*4), R8
 
 rows:
-	MOVQ    (tileOut_residual+Matrix_LD)(R9), R12
+	MOVQ    (tileOut_residual+matrix_LD)(R9), R12
 	MOVQ    R12, AX
 	IMULQ   tileOut_i(R9), AX
 	ADDQ    tileOut_j(R9), AX
-	MOVBLZX (tileOut_residual+Matrix_DType)(R9), BX
+	MOVBLZX (tileOut_residual+matrix_DType)(R9), BX
 	CMPL    BX, $const_asmBF16
 	JEQ     residualBF16
-	MOVQ    (tileOut_residual+Matrix_F32)(R9), R11
+	MOVQ    (tileOut_residual+matrix_F32)(R9), R11
 	LEAQ    (R11)(AX*4), R11
 	SHLQ    $2, R12
 	JMP     residual
 
 residualBF16:
-	MOVQ (tileOut_residual+Matrix_U16)(R9), R11
+	MOVQ (tileOut_residual+matrix_U16)(R9), R11
 	LEAQ (R11)(AX*2), R11
 	SHLQ $1, R12
 
 residual:
-	MOVQ    (tileOut_out+Matrix_LD)(R9), R13
+	MOVQ    (tileOut_out+matrix_LD)(R9), R13
 	MOVQ    R13, DI
 	IMULQ   tileOut_i(R9), DI
 	ADDQ    tileOut_j(R9), DI
-	MOVBLZX (tileOut_out+Matrix_DType)(R9), DX
+	MOVBLZX (tileOut_out+matrix_DType)(R9), DX
 	CMPL    DX, $const_asmF32
 	JEQ     outF32
 	CMPL    DX, $const_asmBF16
 	JEQ     outBF16
-	ADDQ    (tileOut_out+Matrix_U8)(R9), DI
+	ADDQ    (tileOut_out+matrix_U8)(R9), DI
 
 	VBROADCASTSS tileOut_outScale(R9), Z16
 	VPBROADCASTD tileOut_largest(R9), Z17
@@ -88,13 +88,13 @@ residual:
 
 outF32:
 	SHLQ $2, DI
-	ADDQ (tileOut_out+Matrix_F32)(R9), DI
+	ADDQ (tileOut_out+matrix_F32)(R9), DI
 	SHLQ $2, R13
 	JMP  start
 
 outBF16:
 	SHLQ         $1, DI
-	ADDQ         (tileOut_out+Matrix_U16)(R9), DI
+	ADDQ         (tileOut_out+matrix_U16)(R9), DI
 	SHLQ         $1, R13
 	MOVL         $0x7fff, AX
 	VPBROADCASTD AX, Z17

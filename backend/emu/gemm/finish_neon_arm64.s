@@ -74,34 +74,34 @@ columns:
 	ADD   R11<<2, R1
 
 rows:
-	MOVD  (tileOut_residual+Matrix_LD)(R2), R5
+	MOVD  (tileOut_residual+matrix_LD)(R2), R5
 	MADD  R5, R12, R11, R10    // R11·R5 + R12
-	MOVBU (tileOut_residual+Matrix_DType)(R2), R6
+	MOVBU (tileOut_residual+matrix_DType)(R2), R6
 	CMP   $const_asmBF16, R6
 	BEQ   residualBF16
-	MOVD  (tileOut_residual+Matrix_F32)(R2), R4
+	MOVD  (tileOut_residual+matrix_F32)(R2), R4
 	ADD   R10<<2, R4
 	LSL   $2, R5
 	B     residual
 
 residualBF16:
-	MOVD (tileOut_residual+Matrix_U16)(R2), R4
+	MOVD (tileOut_residual+matrix_U16)(R2), R4
 	ADD  R10<<1, R4
 	LSL  $1, R5
 
 residual:
-	MOVD  (tileOut_out+Matrix_LD)(R2), R8
+	MOVD  (tileOut_out+matrix_LD)(R2), R8
 	MADD  R8, R12, R11, R10
-	MOVBU (tileOut_out+Matrix_DType)(R2), R9
+	MOVBU (tileOut_out+matrix_DType)(R2), R9
 	CMP   $const_asmBF16, R9
 	BEQ   outBF16
-	MOVD  (tileOut_out+Matrix_F32)(R2), R7
+	MOVD  (tileOut_out+matrix_F32)(R2), R7
 	ADD   R10<<2, R7
 	LSL   $2, R8
 	B     row
 
 outBF16:
-	MOVD (tileOut_out+Matrix_U16)(R2), R7
+	MOVD (tileOut_out+matrix_U16)(R2), R7
 	ADD  R10<<1, R7
 	LSL  $1, R8
 

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"octet/backend/arith"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -91,13 +92,13 @@ type fuseTile struct {
 }
 
 // NewFused is New in the arithmetic of a device model. The operands are FP8.
-func NewFused(sum arith.Sum) func(p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
-	return func(p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
+func NewFused(sum arith.Sum) func(p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
+	return func(p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
 		return newFusedGemmWith(fuseKernels()[0], Kernels()[0], sum, p, a, transA, b, transB, out)
 	}
 }
 
-func newFusedGemmWith(fuse *fuseKernel, base *Kernel, sum arith.Sum, p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
+func newFusedGemmWith(fuse *fuseKernel, base *Kernel, sum arith.Sum, p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
 	kernel := *base
 	kernel.MR, kernel.tall, kernel.block = fuseRows, fuseRows, base.block/fuseRows*fuseRows
 	kernel.narrow, kernel.stream, kernel.Pairs = true, nil, nil

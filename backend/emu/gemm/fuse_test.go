@@ -10,6 +10,7 @@ import (
 
 	"octet/backend"
 	"octet/backend/arith"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -25,7 +26,7 @@ var sums = []arith.Sum{
 }
 
 // codesOf returns a matrix of finite codes: any codes if all, else normal noise.
-func codesOf(r *rand.Rand, d fp8.DType, rows, cols int, all bool) Matrix {
+func codesOf(r *rand.Rand, d fp8.DType, rows, cols int, all bool) memory.Matrix {
 	m := newMatrix(d, rows, cols, cols+3)
 	for i := range m.U8 {
 		code := uint8(r.Uint32())
@@ -40,7 +41,7 @@ func codesOf(r *rand.Rand, d fp8.DType, rows, cols int, all bool) Matrix {
 	return m
 }
 
-func element(m Matrix, trans bool, i, l int) float32 {
+func element(m memory.Matrix, trans bool, i, l int) float32 {
 	if trans {
 		i, l = l, i
 	}
@@ -48,7 +49,7 @@ func element(m Matrix, trans bool, i, l int) float32 {
 }
 
 // expectFused computes op(A)·op(B) with arith.Sum.Fuse.
-func expectFused(s arith.Sum, promote int, a Matrix, transA bool, b Matrix, transB bool, m, n, k int) []float32 {
+func expectFused(s arith.Sum, promote int, a memory.Matrix, transA bool, b memory.Matrix, transB bool, m, n, k int) []float32 {
 	out := make([]float32, 0, m*n)
 	if promote == 0 {
 		promote = k
@@ -106,7 +107,7 @@ func TestFusedGemm(t *testing.T) {
 						transA, transB := r.IntN(2) > 0, r.IntN(2) > 0
 						dtypes := [2]fp8.DType{[]fp8.DType{fp8.E4M3, fp8.E5M2}[r.IntN(2)], []fp8.DType{fp8.E4M3, fp8.E5M2, fp8.E4M3IEEE}[r.IntN(3)]}
 						promote := []int{0, 128}[r.IntN(2)]
-						stored := func(d fp8.DType, rows, cols int, trans bool) Matrix {
+						stored := func(d fp8.DType, rows, cols int, trans bool) memory.Matrix {
 							if trans {
 								rows, cols = cols, rows
 							}
@@ -118,9 +119,9 @@ func TestFusedGemm(t *testing.T) {
 						g, err := newFusedGemmWith(fuse, base, s, p, a, transA, b, transB, out)
 						require.NoError(t, err)
 						if promote > 0 {
-							require.NoError(t, g.ScaleBlocks(BlockScales{}, BlockScales{}, promote))
+							require.NoError(t, g.ScaleBlocks(memory.BlockScales{}, memory.BlockScales{}, promote))
 						}
-						g.Run(Epilogue{Alpha: 1})
+						g.Run(Epilogue{})
 						p.Close()
 						want := expectFused(s, promote, a, transA, b, transB, m, n, k)
 						sameBits(t, want, out.F32[:m*n], fmt.Sprint(s, base.Name, fuse.width, shape, transA, transB, dtypes, promote))
@@ -132,11 +133,11 @@ func TestFusedGemm(t *testing.T) {
 }
 
 // scaleAt returns the scale of element (i, l) of op(x), for x stored transposed if trans.
-func scaleAt(s BlockScales, trans bool, i, l int) float64 {
+func scaleAt(s memory.BlockScales, trans bool, i, l int) float64 {
 	if trans {
 		i, l = l, i
 	}
-	return float64(s.at(i, l))
+	return float64(s.Of(i, l))
 }
 
 // Block scales inside the sums give the bits of the definition, in every orientation and
@@ -175,7 +176,7 @@ func TestFusedGemmBlockScales(t *testing.T) {
 						m, n, k := shape[0], shape[1], shape[2]
 						transA, transB := r.IntN(2) > 0, r.IntN(2) > 0
 						dtypes := [2]fp8.DType{[]fp8.DType{fp8.E4M3, fp8.E5M2}[r.IntN(2)], fp8.E4M3}
-						operand := func(d fp8.DType, rows, cols int, trans, along bool) (Matrix, BlockScales) {
+						operand := func(d fp8.DType, rows, cols int, trans, along bool) (memory.Matrix, memory.BlockScales) {
 							block := backend.ScaleBlock{Rows: 1, Cols: s.Group}
 							if trans {
 								rows, cols = cols, rows
@@ -210,7 +211,7 @@ func TestFusedGemmBlockScales(t *testing.T) {
 						require.NoError(t, err)
 						require.NoError(t, g.ScaleBlocks(scaleA, scaleB, 0))
 						require.True(t, g.scales.inside)
-						g.Run(Epilogue{Alpha: 1})
+						g.Run(Epilogue{})
 						p.Close()
 						want := make([]float32, 0, m*n)
 						for i := range m {
@@ -261,7 +262,7 @@ func TestBlockScalesInside(t *testing.T) {
 		g, err := NewFused(s)(p, a, false, b, true, newMatrix(fp8.F32, 4, 4, 4))
 		require.NoError(t, err)
 		require.NoError(t, g.ScaleBlocks(scaleA, scaleB, 0))
-		g.Run(Epilogue{Alpha: 1})
+		g.Run(Epilogue{})
 		require.Equal(t, extreme, g.fused.workers[0].extreme)
 		a.U8[2*a.LD+40] = 1
 	}
@@ -296,10 +297,10 @@ func TestFusedGemmSpecials(t *testing.T) {
 					g, err := newFusedGemmWith(fuse, base, s, p, a, false, b, false, out)
 					require.NoError(t, err)
 					if promote > 0 {
-						require.NoError(t, g.ScaleBlocks(BlockScales{}, BlockScales{}, promote))
+						require.NoError(t, g.ScaleBlocks(memory.BlockScales{}, memory.BlockScales{}, promote))
 					}
 					for range 2 { // no state is left from the first run
-						g.Run(Epilogue{Alpha: 1})
+						g.Run(Epilogue{})
 						want := expectFused(s, promote, a, false, b, false, m, n, k)
 						require.True(t, math.IsNaN(float64(want[n+2])))
 						sameBits(t, want, out.F32[:m*n], fmt.Sprint(s, base.Name, fuse.width, promote, trial))

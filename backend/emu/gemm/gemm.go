@@ -6,49 +6,13 @@ import (
 	"math"
 	"unsafe"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
-// Matrix is a matrix in memory: the one slice that fits dtype is set, row-major, with
-// ld elements from one row to the next.
-type Matrix struct {
-	DType          fp8.DType
-	F32            []float32 // F32
-	U16            []uint16  // BF16
-	U8             []uint8   // E4M3, E4M3IEEE, E5M2
-	Rows, Cols, LD int
-}
-
-// At returns m from row i and column j on.
-func (m Matrix) At(i, j int) Matrix {
-	at := i*m.LD + j
-	switch {
-	case m.F32 != nil:
-		m.F32 = m.F32[at:]
-	case m.U16 != nil:
-		m.U16 = m.U16[at:]
-	default:
-		m.U8 = m.U8[at:]
-	}
-	m.Rows -= i
-	m.Cols -= j
-	return m
-}
-
-// Address returns the address of element (row, col).
-func (m *Matrix) Address(row, col int) unsafe.Pointer {
-	at := row*m.LD + col
-	switch {
-	case m.F32 != nil:
-		return unsafe.Pointer(&m.F32[at])
-	case m.U16 != nil:
-		return unsafe.Pointer(&m.U16[at])
-	}
-	return unsafe.Pointer(&m.U8[at])
-}
-
-func (m Matrix) check(name string) error {
+// check returns an error if m does not fit its memory, or kernels do not take its format.
+func check(m memory.Matrix, name string) error {
 	var have int
 	switch {
 	case m.DType == fp8.F32:
@@ -71,22 +35,22 @@ func (m Matrix) check(name string) error {
 }
 
 // Epilogue computes the stored value v from an accumulator, in FP32, in this order. The
-// zero value of a field other than Alpha omits its line.
+// zero value of a field omits its line.
 type Epilogue struct {
-	Alpha      float32   // v = acc·alpha: the product of both scale_inv, else 1
-	RowScale   []float32 // v = v·RowScale[i]
-	ColScale   []float32 // v = v·ColScale[j]
-	Residual   Matrix    // v = v + Residual[i,j], BF16 or F32; it may be out itself
-	Accumulate bool      // v = v + the old out[i,j], BF16 or F32
-	Amax       *float32  // amax = max(amax, |v|); NaN counts as larger than infinity
-	OutScale   []float32 // v = v·OutScale[0], only if out is FP8
+	// v = acc·alpha, the product of the operands' Scale
+	RowScale   []float32     // v = v·RowScale[i]
+	ColScale   []float32     // v = v·ColScale[j]
+	Residual   memory.Matrix // v = v + Residual[i,j], BF16 or F32; it may be out itself
+	Accumulate bool          // v = v + the old out[i,j], BF16 or F32
+	Amax       *float32      // amax = max(amax, |v|); NaN counts as larger than infinity
+	OutScale   []float32     // v = v·OutScale[0], only if out is FP8
 	// out is v, rounded to nearest even: FP8 saturates, BF16 overflows to infinity.
 }
 
 // GEMM is a GEMM of fixed operands, made once and run many times.
 type GEMM struct {
 	M, N, K        int
-	a, b, out      Matrix
+	a, b, out      memory.Matrix
 	transA, transB bool
 
 	pool   *pool.Pool
@@ -113,17 +77,17 @@ type workerState struct {
 // New returns out = op(a)·op(b), where op(x) is x or its transpose. It takes any
 // pair of F32, BF16 and FP8. out must not overlap a or b. New grows the pool's scratch, so
 // that Run allocates nothing.
-func New(p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
+func New(p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
 	return NewWith(Kernels()[0], p, a, transA, b, transB, out)
 }
 
 // NewWith is New with one of Kernels.
-func NewWith(kernel *Kernel, p *pool.Pool, a Matrix, transA bool, b Matrix, transB bool, out Matrix) (*GEMM, error) {
+func NewWith(kernel *Kernel, p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
 	for _, x := range []struct {
 		name string
-		Matrix
+		memory.Matrix
 	}{{"A", a}, {"B", b}, {"out", out}} {
-		if err := x.check(x.name); err != nil {
+		if err := check(x.Matrix, x.name); err != nil {
 			return nil, err
 		}
 	}
@@ -172,7 +136,7 @@ func (g *GEMM) elements(l, depth int) (from, count int) {
 	return l, depth
 }
 
-func orient(x Matrix, trans bool) (rows, cols int) {
+func orient(x memory.Matrix, trans bool) (rows, cols int) {
 	if trans {
 		return x.Cols, x.Rows
 	}
@@ -193,9 +157,9 @@ func (g *GEMM) Run(e Epilogue) {
 	if g.choice != nil {
 		g.choose()
 	}
-	workers := g.workers
+	workers, alpha := g.workers, g.a.ScaleInv()*g.b.ScaleInv()
 	for w := range workers {
-		workers[w].out.begin(&e, g.out)
+		workers[w].out.begin(&e, alpha, g.out)
 		workers[w].packed = 0
 	}
 	if s := g.scales; s != nil {
@@ -224,7 +188,7 @@ func (g *GEMM) check(e *Epilogue) error {
 		return fmt.Errorf("gemm: the residual is %d×%d %s and the output %d×%d: it must have the output's shape, in f32 or bf16",
 			r.Rows, r.Cols, r.DType, g.M, g.N)
 	}
-	return r.check("residual")
+	return check(*r, "residual")
 }
 
 // runTask computes one rectangle of the output.
@@ -304,7 +268,7 @@ func (g *GEMM) multiply(worker, depth, rows int, a []float32, step, stepK int, b
 
 // decode decodes src to the words that g multiplies. along says that k runs along the
 // rows of src.
-func (g *GEMM) decode(dst []float32, step, chunk int, src Matrix, rows, cols int, along bool) {
+func (g *GEMM) decode(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
 	if g.pairs != nil {
 		g.pairs.decode(dst, step, chunk, src, rows, cols, along)
 	} else {
@@ -379,9 +343,9 @@ func (g *GEMM) packB(dst, tmp []float32, l, j, depth, cols int) {
 
 // gatherB is packB for an FP8 B that is stored transposed, with count codes along k. It
 // transposes codes, which are fewer bytes than decoded words.
-func (g *GEMM) gatherB(dst, tmp []float32, src Matrix, count, cols int) {
+func (g *GEMM) gatherB(dst, tmp []float32, src memory.Matrix, count, cols int) {
 	nr, panel := g.kernel.NR, g.plan.panel
-	codes := Matrix{DType: src.DType, LD: nr}
+	codes := memory.Matrix{DType: src.DType, LD: nr}
 	codes.U8 = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), gatherDepth*nr)
 	for c := 0; c < cols; c += nr {
 		for l := 0; l < count; l += gatherDepth {

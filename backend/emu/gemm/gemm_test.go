@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -118,10 +119,10 @@ func TestGemmDecodesEveryCode(t *testing.T) {
 					trans := how.trans
 					a := newMatrix(d, 256, 1, 1)
 					for code := range 256 {
-						a.set(code, uint32(i<<8|code))
+						setCode(a, code, uint32(i<<8|code))
 					}
 					one := newMatrix(how.one, 1, 1, 1)
-					one.set(0, how.one.Nearest(1, fp8.Saturate))
+					setCode(one, 0, how.one.Nearest(1, fp8.Saturate))
 					out := newMatrix(fp8.F32, 256, 1, 1)
 					x, y := a, one
 					if trans { // a is the second operand: 1×1 times (256×1)ᵀ
@@ -130,7 +131,7 @@ func TestGemmDecodesEveryCode(t *testing.T) {
 					}
 					g, err := NewWith(kernel, p, x, false, y, trans, out)
 					require.NoError(t, err)
-					g.Run(Epilogue{Alpha: 1})
+					g.Run(Epilogue{})
 					for code := range 256 {
 						want := d.Float32(uint32(i<<8|code)) + 0 // the chain starts at +0, so -0 becomes 0
 						if got := math.Float32bits(out.F32[code]); !same(fp8.F32, math.Float32bits(want), got) {
@@ -174,15 +175,15 @@ func TestGemmRounds(t *testing.T) {
 		for _, d := range outFormats {
 			for _, scale := range [][]float32{nil, {3}, {0x1p-40}, {0}} {
 				out := newMatrix(d, m, n, n+5)
-				e := Epilogue{Alpha: 1, Residual: v, OutScale: scale}
-				before := out.clone()
+				e := Epilogue{Residual: v, OutScale: scale}
+				before := cloneOf(out)
 				g, err := NewWith(kernel, p, a, false, b, false, out)
 				require.NoError(t, err)
 				g.Run(e)
 				for i := range m {
 					for j := range n {
 						want, _ := e.want(0, i, j, before)
-						if got := out.code(i*out.LD + j); got != want && !(d == fp8.F32 && same(d, got, want)) {
+						if got := codeAt(out, i*out.LD+j); got != want && !(d == fp8.F32 && same(d, got, want)) {
 							require.Failf(t, "wrong code", "%s: %s of %g·%v is %#x, want %#x", kernel.Name, d, v.F32[i*n+j], scale, got, want)
 						}
 					}
@@ -204,9 +205,9 @@ func TestGemmAmaxKeepsNaN(t *testing.T) {
 			for i := range b.U8 {
 				b.U8[i] = 0x38
 			}
-			a.set(77*64+5, bad)
+			setCode(a, 77*64+5, bad)
 			amax := float32(1e30)
-			e := Epilogue{Alpha: 1, Amax: &amax}
+			e := Epilogue{Amax: &amax}
 			g, err := NewWith(kernel, p, a, false, b, false, newMatrix(fp8.E4M3, 100, 90, 90))
 			require.NoError(t, err)
 			g.Run(e)
@@ -215,7 +216,7 @@ func TestGemmAmaxKeepsNaN(t *testing.T) {
 			} else {
 				require.True(t, math.IsInf(float64(amax), 1), "%s: %g", kernel.Name, amax)
 			}
-			a.set(77*64+5, 0x3c)
+			setCode(a, 77*64+5, 0x3c)
 			amax = 0
 			g.Run(e)
 			require.Equal(t, float32(64), amax, kernel.Name)
@@ -239,12 +240,12 @@ func TestGemmThreadsDoNotChangeBits(t *testing.T) {
 			g, err := NewWith(kernel, p, a, false, b, true, out)
 			require.NoError(t, err)
 			require.True(t, workers == 1 || g.plan.tasks(g.M, g.N) > 1, "the work is split")
-			g.Run(Epilogue{Alpha: 1})
+			g.Run(Epilogue{})
 			p.Close()
 			if first == nil {
-				first = out.codes()
+				first = allCodes(out)
 			}
-			require.Equal(t, first, out.codes(), "%s: %d workers", kernel.Name, workers)
+			require.Equal(t, first, allCodes(out), "%s: %d workers", kernel.Name, workers)
 		}
 	}
 }
@@ -259,7 +260,7 @@ func TestGemmPacksABlockOnce(t *testing.T) {
 	for _, kernel := range testedKernels() {
 		decoded := 0
 		counting := *kernel
-		counting.Decode = func(dst []float32, step, chunk int, src Matrix, rows, cols int) {
+		counting.Decode = func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int) {
 			if src.DType == b.DType {
 				decoded += rows * cols
 			}
@@ -267,7 +268,7 @@ func TestGemmPacksABlockOnce(t *testing.T) {
 		}
 		if pairs := kernel.Pairs; pairs != nil {
 			countingPairs := *pairs
-			countingPairs.decode = func(dst []float32, step, chunk int, src Matrix, rows, cols int, along bool) {
+			countingPairs.decode = func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
 				if src.DType == b.DType {
 					decoded += rows * cols
 				}
@@ -280,7 +281,7 @@ func TestGemmPacksABlockOnce(t *testing.T) {
 		g.plan.mt, g.plan.nt = kernel.MR, kernel.NR
 		for range 2 {
 			decoded = 0
-			g.Run(Epilogue{Alpha: 1})
+			g.Run(Epilogue{})
 			require.Equal(t, k*n, decoded, "%s: elements of B decoded in a run", kernel.Name)
 		}
 	}
@@ -298,14 +299,14 @@ func TestGemmTasksInAnyOrder(t *testing.T) {
 		g, err := NewWith(kernel, p, a, false, b, true, out)
 		require.NoError(t, err)
 		g.plan.mt, g.plan.nt = kernel.MR, kernel.NR
-		g.Run(Epilogue{Alpha: 1})
-		want := out.codes()
+		g.Run(Epilogue{})
+		want := allCodes(out)
 		clear(out.F32[:m*n])
 		order := r.Perm(g.plan.tasks(m, n))
 		inner := g.task
 		g.task = func(worker, task int) { inner(worker, order[task]) }
-		g.Run(Epilogue{Alpha: 1})
-		require.Equal(t, want, out.codes(), kernel.Name)
+		g.Run(Epilogue{})
+		require.Equal(t, want, allCodes(out), kernel.Name)
 	}
 }
 
@@ -328,20 +329,20 @@ func TestGemmRunAllocatesNothing(t *testing.T) {
 func TestGemmRefuses(t *testing.T) {
 	p := pool.New(1)
 	defer p.Close()
-	good := func() (a, b, out Matrix) {
+	good := func() (a, b, out memory.Matrix) {
 		return newMatrix(fp8.E4M3, 4, 6, 6), newMatrix(fp8.E4M3, 6, 5, 5), newMatrix(fp8.BF16, 4, 5, 5)
 	}
 	for _, c := range []struct {
 		name  string
-		spoil func(a, b, out *Matrix)
+		spoil func(a, b, out *memory.Matrix)
 		want  string
 	}{
-		{"K", func(_, b, _ *Matrix) { b.Rows = 7; b.U8 = make([]uint8, 35) }, "shapes do not match: 4×6 times 7×5, output 4×5"},
-		{"out", func(_, _, o *Matrix) { o.Rows = 3 }, "6×5, output 3×5"},
-		{"format", func(a, _, _ *Matrix) { a.DType = fp8.I32 }, "A is " + fp8.I32.String() + "; kernels multiply"},
-		{"slice", func(a, _, _ *Matrix) { a.DType = fp8.F32 }, "A is 4×6 with a leading dimension of 6 but has 0 elements of " + fp8.F32.String()},
-		{"short", func(_, b, _ *Matrix) { b.U8 = b.U8[:29] }, "B is 6×5 with a leading dimension of 5 but has 29 elements"},
-		{"ld", func(_, b, _ *Matrix) { b.LD = 4 }, "B is 6×5 with a leading dimension of 4"},
+		{"K", func(_, b, _ *memory.Matrix) { b.Rows = 7; b.U8 = make([]uint8, 35) }, "shapes do not match: 4×6 times 7×5, output 4×5"},
+		{"out", func(_, _, o *memory.Matrix) { o.Rows = 3 }, "6×5, output 3×5"},
+		{"format", func(a, _, _ *memory.Matrix) { a.DType = fp8.I32 }, "A is " + fp8.I32.String() + "; kernels multiply"},
+		{"slice", func(a, _, _ *memory.Matrix) { a.DType = fp8.F32 }, "A is 4×6 with a leading dimension of 6 but has 0 elements of " + fp8.F32.String()},
+		{"short", func(_, b, _ *memory.Matrix) { b.U8 = b.U8[:29] }, "B is 6×5 with a leading dimension of 5 but has 29 elements"},
+		{"ld", func(_, b, _ *memory.Matrix) { b.LD = 4 }, "B is 6×5 with a leading dimension of 4"},
 	} {
 		a, b, out := good()
 		c.spoil(&a, &b, &out)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -28,8 +29,8 @@ func fenced(t *testing.T, n int, atEnd bool) []byte {
 	return all[page : page+n]
 }
 
-func fencedMatrix(t *testing.T, d fp8.DType, rows, cols int, atEnd bool) Matrix {
-	m := Matrix{DType: d, Rows: rows, Cols: cols, LD: cols}
+func fencedMatrix(t *testing.T, d fp8.DType, rows, cols int, atEnd bool) memory.Matrix {
+	m := memory.Matrix{DType: d, Rows: rows, Cols: cols, LD: cols}
 	n := rows * cols
 	raw := unsafe.Pointer(unsafe.SliceData(fenced(t, n*d.Size(), atEnd)))
 	switch d.Size() {
@@ -61,7 +62,7 @@ func TestGemmStaysInside(t *testing.T) {
 						b.Rows, b.Cols, b.LD = n, k, k
 					}
 					out := fencedMatrix(t, d, m, n, atEnd)
-					e := Epilogue{Alpha: 1}
+					e := Epilogue{}
 					if d != fp8.E5M2 {
 						e.Residual = fencedMatrix(t, []fp8.DType{fp8.F32, fp8.BF16}[trans&1], m, n, atEnd)
 					}

@@ -3,6 +3,7 @@ package gemm
 import (
 	"math"
 
+	"octet/backend/emu/memory"
 	"octet/fp8"
 )
 
@@ -25,7 +26,7 @@ type Kernel struct {
 	// Decode writes the first rows×cols elements of src as FP32. Row i starts at i·step;
 	// each run of nr columns is contiguous, and runs are chunk apart. It may write a
 	// whole run where src has part of one.
-	Decode func(dst []float32, step, chunk int, src Matrix, rows, cols int)
+	Decode func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int)
 
 	// Transpose writes src[i,l] to dst[l,i]: transposeRows rows of length k, ld apart,
 	// become k rows, step apart. It may round k up to a multiple of DepthUnit.
@@ -77,11 +78,14 @@ const (
 	streamDepth = 4 * gatherDepth
 )
 
+// matrix has the offsets of memory.Matrix in go_asm.h, which describes types of this package.
+type matrix memory.Matrix
+
 // tileOut is an epilogue at one tile: rows × cols elements of the output from (i, j) on.
 type tileOut struct {
 	i, j, rows, cols   int
 	rowScale, colScale []float32 // of the whole output; nil: none
-	residual, out      Matrix    // whole; residual.dtype is fp8.Invalid if there is none
+	residual, out      matrix    // whole; residual.dtype is fp8.Invalid if there is none
 	alpha, outScale    float32
 	wantAmax           bool
 	amax               uint32 // bits of the maximum over the tiles so far
@@ -92,10 +96,10 @@ type tileOut struct {
 }
 
 // begin prepares t for a worker's tiles of one run.
-func (t *tileOut) begin(e *Epilogue, out Matrix) {
+func (t *tileOut) begin(e *Epilogue, alpha float32, out memory.Matrix) {
 	*t = tileOut{
-		rowScale: e.RowScale, colScale: e.ColScale, residual: e.Residual, out: out,
-		alpha: e.Alpha, outScale: 1, wantAmax: e.Amax != nil,
+		rowScale: e.RowScale, colScale: e.ColScale, residual: matrix(e.Residual), out: matrix(out),
+		alpha: alpha, outScale: 1, wantAmax: e.Amax != nil,
 	}
 	if e.OutScale != nil {
 		t.outScale = e.OutScale[0]
@@ -162,7 +166,7 @@ func dot2x4(k int, a []float32, step, stepK int, b []float32, c0, c1 *[4]float32
 	*c1 = [4]float32{s10, s11, s12, s13}
 }
 
-func decodeGo(dst []float32, step, chunk int, src Matrix, rows, cols int) {
+func decodeGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols int) {
 	const nr = 16
 	for i := range rows {
 		for j := 0; j < cols; j += nr {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
+	"octet/backend/emu/memory"
 	"octet/fp8"
 )
 
@@ -42,7 +43,7 @@ var AVX512 = Kernel{
 			multiply14x32AVX512(k, &a[0], step, stepK, &b[0], &c[0], load)
 		}
 	},
-	Decode: func(dst []float32, step, chunk int, src Matrix, rows, cols int) {
+	Decode: func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int) {
 		if rows == 0 || cols == 0 {
 			return
 		}
@@ -91,14 +92,15 @@ var AVX512 = Kernel{
 }
 
 func prefetchOut(t *tileOut) {
-	prefetchTile(t, &t.out)
-	if t.residual.DType != fp8.Invalid && t.residual.Address(0, 0) != t.out.Address(0, 0) {
-		prefetchTile(t, &t.residual)
+	out, residual := (*memory.Matrix)(&t.out), (*memory.Matrix)(&t.residual)
+	prefetchTile(t, out)
+	if residual.DType != fp8.Invalid && residual.Address(0, 0) != out.Address(0, 0) {
+		prefetchTile(t, residual)
 	}
 }
 
 // prefetchTile prefetches the tile's cache lines of m, a matrix of the output's shape.
-func prefetchTile(t *tileOut, m *Matrix) {
+func prefetchTile(t *tileOut, m *memory.Matrix) {
 	size := m.DType.Size()
 	prefetchWrite(m.Address(t.i, t.j), m.LD*size, t.rows, t.cols*size)
 }
@@ -158,7 +160,7 @@ func firstSpecial(d fp8.DType) uint32 {
 }
 
 // decodeAVX2 decodes whole vectors; the plain Go decoder handles the remainder.
-func decodeAVX2(dst []float32, step, chunk int, src Matrix, rows, cols int) {
+func decodeAVX2(dst []float32, step, chunk int, src memory.Matrix, rows, cols int) {
 	const nr = 16
 	whole := cols &^ (nr - 1)
 	if rows > 0 && whole > 0 {

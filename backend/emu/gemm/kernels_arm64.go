@@ -3,6 +3,7 @@
 package gemm
 
 import (
+	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
@@ -38,7 +39,7 @@ var NEON = Kernel{
 }
 
 // decodeNEON decodes whole runs; the plain Go decoder handles the remainder.
-func decodeNEON(dst []float32, step, chunk int, src Matrix, rows, cols int) {
+func decodeNEON(dst []float32, step, chunk int, src memory.Matrix, rows, cols int) {
 	const nr = 16
 	whole := cols &^ (nr - 1)
 	if rows > 0 && whole > 0 {

@@ -3,6 +3,7 @@ package gemm
 import (
 	"math"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -34,7 +35,7 @@ type PairKernel struct {
 	// decode is Kernel.decode from FP8 and BF16 to words of pairs. If along, k runs
 	// along the rows of src, and a row has half as many words as codes. Otherwise a row of
 	// words is two rows of src.
-	decode func(dst []float32, step, chunk int, src Matrix, rows, cols int, along bool)
+	decode func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool)
 
 	// smallest returns the minimum of its argument and of magnitude − 1 over x, in BF16
 	// bits. The unsigned subtraction wraps zeros to the maximum, which ignores them.
@@ -57,7 +58,7 @@ func (g *GEMM) choosePairs(pairs *PairKernel) {
 	c := &pairChoice{pairs: pairs, floats: g.plan}
 	c.words = planBlocks(g.kernel, g.M, g.N, pool.CeilDiv(g.K, 2), DepthUnit, g.transA, g.pool.Size())
 	g.pool.Reserve(c.words.scratch())
-	operands := [2]*Matrix{&g.a, &g.b}
+	operands := [2]*memory.Matrix{&g.a, &g.b}
 	var rows [2]int // of a task
 	for i, x := range operands {
 		if x.DType == fp8.BF16 {
@@ -160,7 +161,7 @@ func multiplyPairsGo(k, rows int, a []float32, step, stepK int, b, c []float32, 
 	}
 }
 
-func decodePairsGo(dst []float32, step, chunk int, src Matrix, rows, cols int, along bool) {
+func decodePairsGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
 	const nr = 16
 	down, right := 2, 1 // rows and columns of the codes in a word
 	if along {

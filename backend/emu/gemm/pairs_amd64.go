@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
+	"octet/backend/emu/memory"
 	"octet/fp8"
 )
 
@@ -51,7 +52,7 @@ var bf16Pairs = PairKernel{
 			multiply14x32BF16(k, &a[0], step, stepK, &b[0], &c[0], load)
 		}
 	},
-	decode: func(dst []float32, step, chunk int, src Matrix, rows, cols int, along bool) {
+	decode: func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
 		switch {
 		case rows == 0 || cols == 0:
 		case src.DType == fp8.BF16 && along:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -22,7 +23,7 @@ func TestGemmPairsOfAnyCodes(t *testing.T) {
 		for trial := range 12 {
 			m, n := 1+r.IntN(40), 1+r.IntN(70)
 			transA, transB, special := trial&1 > 0, trial&2 > 0, r.IntN(3)
-			fill := func(rows, cols int) Matrix {
+			fill := func(rows, cols int) memory.Matrix {
 				x := newMatrix(formats[r.IntN(3)], rows, cols, cols+r.IntN(3))
 				for i := range rows {
 					for j := range cols {
@@ -33,7 +34,7 @@ func TestGemmPairsOfAnyCodes(t *testing.T) {
 						if special == 1 && r.IntN(20) > 0 {
 							code &= 0x83 // zeros, subnormals, the smallest normals
 						}
-						x.set(i*x.LD+j, code)
+						setCode(x, i*x.LD+j, code)
 					}
 				}
 				return x
@@ -45,7 +46,7 @@ func TestGemmPairsOfAnyCodes(t *testing.T) {
 			if transB {
 				b = fill(n, k)
 			}
-			rows, cols := a.values(transA, false), b.values(transB, true)
+			rows, cols := rowsOf(a, transA, false), rowsOf(b, transB, true)
 			for _, kernel := range testedKernels() {
 				if kernel.Pairs == nil {
 					continue
@@ -53,7 +54,7 @@ func TestGemmPairsOfAnyCodes(t *testing.T) {
 				out := newMatrix(fp8.F32, m, n, n)
 				g, err := NewWith(kernel, p, a, transA, b, transB, out)
 				require.NoError(t, err)
-				g.Run(Epilogue{Alpha: 1})
+				g.Run(Epilogue{})
 				for i := range m {
 					for j := range n {
 						want, got := math.Float32bits(chain(rows[i], cols[j])), math.Float32bits(out.F32[i*n+j])
@@ -78,7 +79,7 @@ func TestDecodePairs(t *testing.T) {
 			for _, shape := range [][2]int{{1, 1}, {2, 2}, {3, 31}, {4, 32}, {5, 33}, {7, 63}, {8, 64}, {9, 65}, {2, 200}} {
 				src := newMatrix(d, shape[0], shape[1], shape[1]+1)
 				for i := range src.Rows * src.LD {
-					src.set(i, r.Uint32()&0xffff)
+					setCode(src, i, r.Uint32()&0xffff)
 				}
 				for _, along := range []bool{false, true} {
 					// Runs of either width are contiguous, so that the words are in row order.
@@ -109,14 +110,14 @@ func TestGemmChoosesPairs(t *testing.T) {
 	p := pool.New(2)
 	defer p.Close()
 	// fill returns values with exponents from smallest on, and some zeros.
-	fill := func(rows, cols int, smallest uint32, width int) Matrix {
+	fill := func(rows, cols int, smallest uint32, width int) memory.Matrix {
 		x := newMatrix(fp8.BF16, rows, cols, cols)
 		for i := range rows * cols {
 			code := r.Uint32()&0x807f | min(254, smallest+uint32(r.IntN(width)))<<7
 			if r.IntN(9) == 0 {
 				code &= 0x8000
 			}
-			x.set(i, code)
+			setCode(x, i, code)
 		}
 		return x
 	}
@@ -140,14 +141,14 @@ func TestGemmChoosesPairs(t *testing.T) {
 			if transB {
 				b = fill(n, k, f, width)
 			}
-			a.set(r.IntN(a.Rows*a.Cols), e<<7)
-			b.set(r.IntN(b.Rows*b.Cols), f<<7)
+			setCode(a, r.IntN(a.Rows*a.Cols), e<<7)
+			setCode(b, r.IntN(b.Rows*b.Cols), f<<7)
 			multiply := func(kernel *Kernel) (*GEMM, []uint32) {
 				out := newMatrix(fp8.F32, m, n, n)
 				g, err := NewWith(kernel, p, a, transA, b, transB, out)
 				require.NoError(t, err)
-				g.Run(Epilogue{Alpha: 1})
-				return g, out.codes()
+				g.Run(Epilogue{})
+				return g, allCodes(out)
 			}
 			_, want := multiply(&single)
 			g, got := multiply(kernel)

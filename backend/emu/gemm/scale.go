@@ -3,46 +3,19 @@ package gemm
 import (
 	"fmt"
 
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
-	"octet/fp8"
 )
 
 // This file implements block scales: scales of blocks of an operand, which change along k
 // and therefore multiply partial sums. backend.MatMul defines the result. k is divided
 // into runs inside which no scale changes.
 
-// BlockScales are the scales of a stored operand, one for each block of rows × cols
-// elements, row-major; 0 means all rows or columns. The zero value is one scale of 1.
-type BlockScales struct {
-	Rows, Cols int
-	Across     int // blocks side by side
-	F32        []float32
-	E8M0       []uint8
-}
-
-// at returns the scale of element (i, j).
-func (s *BlockScales) at(i, j int) float32 {
-	t := 0
-	if s.Rows > 0 {
-		t = i / s.Rows * s.Across
-	}
-	if s.Cols > 0 {
-		t += j / s.Cols
-	}
-	switch {
-	case s.F32 != nil:
-		return s.F32[t]
-	case s.E8M0 != nil:
-		return fp8.E8M0.Float32(uint32(s.E8M0[t]))
-	}
-	return 1
-}
-
 // runScales are the scales of a GEMM with block scales.
 type runScales struct {
 	inside bool // scales multiply products inside a device model's sums, see fuse.go
 	run    int  // elements of k in a run; all of k if no scale changes along it
-	a, b   BlockScales
+	a, b   memory.BlockScales
 	sa, sb []float32 // scales of op(A) [runs, ma] and op(B) [runs, nb], expanded in each run
 	ma, nb int
 	expand func(worker, run int)
@@ -50,7 +23,7 @@ type runScales struct {
 
 // ScaleBlocks gives the operands block scales. If promote is not 0, runs have at most
 // promote elements of k.
-func (g *GEMM) ScaleBlocks(a, b BlockScales, promote int) error {
+func (g *GEMM) ScaleBlocks(a, b memory.BlockScales, promote int) error {
 	alongA, alongB := alongK(a, g.transA), alongK(b, !g.transB)
 	run := commonDivisor(commonDivisor(promote, alongA), alongB)
 	inside := g.fused != nil && g.fused.sum.MX && a.E8M0 != nil && b.E8M0 != nil &&
@@ -101,7 +74,7 @@ func commonDivisor(a, b int) int {
 }
 
 // alongK returns the number of elements of k that share a scale; 0: all.
-func alongK(s BlockScales, trans bool) int {
+func alongK(s memory.BlockScales, trans bool) int {
 	if trans {
 		return s.Rows
 	}
@@ -109,19 +82,19 @@ func alongK(s BlockScales, trans bool) int {
 }
 
 // expandScales writes the scales of the operand's rows or columns at l of k.
-func (g *GEMM) expandScales(dst []float32, s *BlockScales, l int, trans bool) {
+func (g *GEMM) expandScales(dst []float32, s *memory.BlockScales, l int, trans bool) {
 	for i := range dst {
 		if trans {
-			dst[i] = s.at(l, i)
+			dst[i] = s.Of(l, i)
 		} else {
-			dst[i] = s.at(i, l)
+			dst[i] = s.Of(i, l)
 		}
 	}
 }
 
 // neutralZeros sets the scale of blocks of zeros to 1 if it is E8M0's minimum, 2^-127.
 // Casts give blocks of zeros that scale, and fast kernels cannot handle it.
-func neutralZeros(scales []float32, x Matrix, l, width int, trans bool) {
+func neutralZeros(scales []float32, x memory.Matrix, l, width int, trans bool) {
 	step, next := 1, x.LD
 	if trans {
 		step, next = next, step

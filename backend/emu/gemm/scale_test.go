@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
 // randomBlocks draws block scales for a stored matrix: powers of two if e8m0.
-func randomBlocks(r *rand.Rand, m Matrix, block backend.ScaleBlock, e8m0 bool) BlockScales {
-	s := BlockScales{Rows: block.Rows, Cols: block.Cols}
+func randomBlocks(r *rand.Rand, m memory.Matrix, block backend.ScaleBlock, e8m0 bool) memory.BlockScales {
+	s := memory.BlockScales{Rows: block.Rows, Cols: block.Cols}
 	down, across := block.ScaleShape(m.Rows, m.Cols)
 	s.Across = across
 	for range down * across {
@@ -88,7 +89,7 @@ func TestGemmBlockScaleBits(t *testing.T) {
 				if run == 0 {
 					run = c.k
 				}
-				rows, cols := a.values(transA, false), b.values(transB, true)
+				rows, cols := rowsOf(a, transA, false), rowsOf(b, transB, true)
 				for _, kernel := range testedKernels() {
 					for workers := 1; workers <= 3; workers++ {
 						p := pool.New(workers)
@@ -101,14 +102,14 @@ func TestGemmBlockScaleBits(t *testing.T) {
 							for j := range c.n {
 								want := scaledChain(rows[i], cols[j], run, func(l int) float32 {
 									if transA {
-										return scaleA.at(l, i)
+										return scaleA.Of(l, i)
 									}
-									return scaleA.at(i, l)
+									return scaleA.Of(i, l)
 								}, func(l int) float32 {
 									if transB {
-										return scaleB.at(j, l)
+										return scaleB.Of(j, l)
 									}
-									return scaleB.at(l, j)
+									return scaleB.Of(l, j)
 								})
 								if got := out.F32[i*out.LD+j]; !same(fp8.F32, math.Float32bits(want), math.Float32bits(got)) {
 									require.Failf(t, "wrong bits", "%s: %s: %d workers: [%d,%d] is %g, want %g", kernel.Name, name, workers, i, j, got, want)
@@ -128,8 +129,8 @@ func TestGemmBlocksTooLong(t *testing.T) {
 	const k = 3000
 	g, err := New(p, newMatrix(fp8.E4M3, 1, k, k), false, newMatrix(fp8.E4M3, k, 1, 1), false, newMatrix(fp8.F32, 1, 1, 1))
 	require.NoError(t, err)
-	require.ErrorContains(t, g.ScaleBlocks(BlockScales{Cols: 1500}, BlockScales{}, 0), "every 1500 elements of k")
-	require.NoError(t, g.ScaleBlocks(BlockScales{Cols: k}, BlockScales{}, 0))
+	require.ErrorContains(t, g.ScaleBlocks(memory.BlockScales{Cols: 1500}, memory.BlockScales{}, 0), "every 1500 elements of k")
+	require.NoError(t, g.ScaleBlocks(memory.BlockScales{Cols: k}, memory.BlockScales{}, 0))
 }
 
 func TestGemmBlocksAllocateNothing(t *testing.T) {

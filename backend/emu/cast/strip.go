@@ -1,6 +1,7 @@
-package emu
+package cast
 
 import (
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -39,20 +40,22 @@ const streamedRows = 16
 // strip collects consecutive rows of one cast that cover the same columns. Any other row
 // starts a new strip.
 type strip struct {
-	elements     // rows with stripGap elements between them
-	row, col int // the element of the result at the strip's start
+	codes    memory.Matrix // its slice: rows with stripGap elements between them
+	row, col int           // the element of the result at the strip's start
 	width    int
 	rows     int // collected so far
 }
 
-// streams reports whether the codes of c are stored past the caches.
-func (c *boundCast) streams() bool { return len(c.u8) >= streamBytes }
+// Streams reports whether codes of m are stored past the caches.
+func Streams(m *memory.Matrix) bool { return len(m.U8) >= streamBytes }
+
+func (c *bound) streams() bool { return Streams(&c.Out) }
 
 // streamsRows reports whether the codes of c are stored past the caches without a strip.
-func (c *boundCast) streamsRows() bool { return c.strips == nil && c.streams() }
+func (c *bound) streamsRows() bool { return c.strips == nil && c.streams() }
 
 // stripRows returns the number of rows of a strip of c.
-func (c *boundCast) stripRows() int {
+func (c *bound) stripRows() int {
 	if c.streams() {
 		return tallRows
 	}
@@ -60,17 +63,17 @@ func (c *boundCast) stripRows() int {
 }
 
 // newStrips returns a strip for each worker.
-func (b *binder) newStrips(c *boundCast) []strip {
-	list, size := make([]strip, b.pool.Size()), c.dtype.Size()
+func newStrips(workers int, c *bound) []strip {
+	list, size := make([]strip, workers), c.Out.DType.Size()
 	for w := range list {
 		raw := pool.WorkerBytes(int64(c.stripRows() * (c.cols + stripGap) * size))
 		switch size {
 		case 4:
-			list[w].f32 = pool.View[float32](raw)
+			list[w].codes.F32 = pool.View[float32](raw)
 		case 2:
-			list[w].u16 = pool.View[uint16](raw)
+			list[w].codes.U16 = pool.View[uint16](raw)
 		default:
-			list[w].u8 = raw
+			list[w].codes.U8 = raw
 		}
 	}
 	return list
@@ -78,7 +81,7 @@ func (b *binder) newStrips(c *boundCast) []strip {
 
 // next returns the index in the strip for n elements from (row, col) on. If they do not
 // continue the strip, next flushes it first.
-func (s *strip) next(c *boundCast, row, col, n int) int {
+func (s *strip) next(c *bound, row, col, n int) int {
 	if s.rows == c.stripRows() || row != s.row+s.rows || col != s.col || n != s.width {
 		s.flush(c)
 		s.row, s.col, s.width = row, col, n
@@ -88,18 +91,18 @@ func (s *strip) next(c *boundCast, row, col, n int) int {
 }
 
 // flush stores the strip and empties it.
-func (s *strip) flush(c *boundCast) {
+func (s *strip) flush(c *bound) {
 	if s.rows == 0 {
 		return
 	}
-	at, step := s.col*c.ld+s.row, s.width+stripGap
-	switch c.dtype.Size() {
+	at, step := s.col*c.Out.LD+s.row, s.width+stripGap
+	switch c.Out.DType.Size() {
 	case 4:
-		simd.Transpose32(c.f32[at:], c.ld, s.f32, step, s.rows, s.width)
+		simd.Transpose32(c.Out.F32[at:], c.Out.LD, s.codes.F32, step, s.rows, s.width)
 	case 2:
-		simd.Transpose16(c.u16[at:], c.ld, s.u16, step, s.rows, s.width)
+		simd.Transpose16(c.Out.U16[at:], c.Out.LD, s.codes.U16, step, s.rows, s.width)
 	default:
-		simd.Transpose8(c.u8[at:], c.ld, s.u8, step, s.rows, s.width, c.streams())
+		simd.Transpose8(c.Out.U8[at:], c.Out.LD, s.codes.U8, step, s.rows, s.width, c.streams())
 	}
 	s.rows = 0
 }

@@ -1,9 +1,8 @@
-package emu
+package cast
 
 import (
 	"math"
 
-	"octet/backend"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 	"octet/fp8"
@@ -13,58 +12,47 @@ import (
 // elements. A task has whole blocks and computes first their amaxes and scales, then
 // their codes. Rows and columns are those of the source, also for a transposed cast.
 type blockCast struct {
-	load         loader
-	store        *emitter // of the scaled elements
+	*source
+	Cast
+	out          *Output // of the scaled elements
 	rows, cols   int
 	height       int // of a block
 	width        int
-	stepI, stepJ int // scale index steps to the block below, and to the right
-	f32          []float32
-	e8m0         []uint8
+	stepI, stepJ int           // scale index steps to the block below, and to the right
 	powers       *[256]float32 // values of the E8M0 codes
-	dtype        fp8.DType
-	limit        float32
-	pow2         bool
 
-	piece              int         // columns loaded at a time
-	maxima, scaled     [][]float32 // by worker: of a piece
-	scales             [][]float32 // by worker: of a task's blocks
-	wide               int         // blocks in a row of a task's blocks
+	piece              int // columns loaded at a time
+	buffer             int // floats of scratch for a piece
+	wide               int // blocks in a row of a task's blocks
 	taskRows, taskCols int
 }
 
-// blockCast binds a cast of rows × cols elements, which load returns.
-func (b *binder) blockCast(load loader, c backend.Cast, rows, cols int) func() {
+// newBlockCast returns a function that casts the elements of x. It keeps its buffers in
+// the workers' scratch, after that of x.
+func newBlockCast(x *source, c Cast) func() {
 	q := &blockCast{
-		load: load, store: b.emitter([]backend.Cast{c}, cols), rows: rows, cols: cols,
-		height: c.Out.Block.Rows, width: c.Out.Block.Cols,
-		dtype: c.Out.DType, limit: c.Limit, pow2: c.Pow2,
+		source: x, Cast: c, out: NewOutput(x.pool, []Cast{c}),
+		height: c.Blocks.Rows, width: c.Blocks.Cols, stepI: c.Blocks.Across, stepJ: 1,
+		powers: fp8.E8M0.Table(),
 	}
-	_, q.stepI = c.Out.Block.ScaleShape(c.Out.Rows(), c.Out.Cols())
-	q.stepJ = 1
+	q.rows, q.cols = c.shape()
 	if c.Transpose {
 		q.height, q.width = q.width, q.height
 		q.stepI, q.stepJ = q.stepJ, q.stepI
 	}
-	if c.ScaleInv.DType == fp8.E8M0 {
-		q.e8m0, q.powers = slice[uint8](b, c.ScaleInv), fp8.E8M0.Table()
-	} else {
-		q.f32 = b.f32(c.ScaleInv)
-	}
 	if q.height == 0 {
-		q.height = rows
+		q.height = q.rows
 	}
 	if q.width == 0 {
-		q.width = cols
+		q.width = q.cols
 	}
-	q.split(c.Transpose)
-	q.maxima, q.scaled = b.scratch(q.piece), b.scratch(q.piece)
-	q.scales = b.scratch(q.wide * pool.CeilDiv(q.taskRows, q.height))
-	across := pool.CeilDiv(cols, q.taskCols)
+	q.split()
+	x.pool.Reserve(x.width + 2*q.buffer + q.wide*pool.CeilDiv(q.taskRows, q.height))
+	across := pool.CeilDiv(q.cols, q.taskCols)
 	task := func(worker, task int) {
 		q.run(worker, task/across*q.taskRows, task%across*q.taskCols)
 	}
-	return storing(func() { b.pool.Run(pool.CeilDiv(rows, q.taskRows)*across, task) }, q.store)
+	return Storing(func() { x.pool.Run(pool.CeilDiv(q.rows, q.taskRows)*across, task) }, q.out)
 }
 
 // Maximum columns of a task whose blocks have many rows. The second visit should find
@@ -76,8 +64,8 @@ const (
 )
 
 // split sets the sizes of tasks and pieces, which depend on the shape alone.
-func (q *blockCast) split(transposed bool) {
-	q.piece = min(q.cols, pieceWidth(q.cols))
+func (q *blockCast) split() {
+	q.piece = pool.PieceWidth(q.cols)
 	switch q.height {
 	case 1:
 	case q.rows:
@@ -87,9 +75,10 @@ func (q *blockCast) split(transposed bool) {
 	}
 	q.taskCols = min(q.cols, max(1, q.piece/q.width)*q.width)
 	q.piece = min(q.piece, q.taskCols)
+	q.buffer = pool.RoundUp(q.piece, 16)
 	q.wide = pool.CeilDiv(q.taskCols, q.width)
-	q.taskRows = max(1, taskElems/q.taskCols)
-	if transposed {
+	q.taskRows = max(1, pool.TaskElems/q.taskCols)
+	if q.Transpose {
 		q.taskRows = stripRows
 	}
 	q.taskRows = min(pool.RoundUp(q.taskRows, q.height), q.rows)
@@ -98,12 +87,13 @@ func (q *blockCast) split(transposed bool) {
 // run casts a task's blocks, the first of which begins at (top, left).
 func (q *blockCast) run(worker, top, left int) {
 	bottom, right := min(top+q.taskRows, q.rows), min(left+q.taskCols, q.cols)
-	scales := q.scales[worker]
+	scratch := q.pool.Scratch[worker][q.source.width:]
+	maxima, scaled, scales := scratch[:q.buffer], scratch[q.buffer:2*q.buffer], scratch[2*q.buffer:]
 	for row := top; row < bottom; row += q.height {
 		s := scales[(row-top)/q.height*q.wide:][:pool.CeilDiv(right-left, q.width)]
 		clear(s)
 		for col := left; col < right; col += q.piece {
-			q.fold(s, worker, row, col, left, min(q.piece, right-col))
+			q.fold(s, maxima, worker, row, col, left, min(q.piece, right-col))
 		}
 		i := row/q.height*q.stepI + left/q.width*q.stepJ
 		for j, amax := range s {
@@ -113,7 +103,7 @@ func (q *blockCast) run(worker, top, left int) {
 	}
 	for col := left; col < right; col += q.piece {
 		n := min(q.piece, right-col)
-		scaled := q.scaled[worker][:n]
+		scaled := scaled[:n]
 		for first := top; first < bottom; first += q.height {
 			s := scales[(first-top)/q.height*q.wide:]
 			for row := first; row < min(first+q.height, bottom); row++ {
@@ -124,19 +114,19 @@ func (q *blockCast) run(worker, top, left int) {
 					copy(scaled, x)
 					q.eachBlock(col, left, n, func(j, from, to int) { simd.Scale(scaled[from:to], s[j]) })
 				}
-				q.store.store(worker, row, col, scaled)
+				q.out.Store(worker, row, col, scaled)
 			}
 		}
 	}
 }
 
 // fold includes n columns, from col on, of the blocks whose first row is row in their
-// amaxes, top. left is the first column of the task.
-func (q *blockCast) fold(top []float32, worker, row, col, left, n int) {
+// amaxes, top. left is the first column of the task; buffer is for the maxima of columns.
+func (q *blockCast) fold(top, buffer []float32, worker, row, col, left, n int) {
 	maxima := q.load(worker, row, col, n)
 	if q.height > 1 {
 		x := maxima
-		maxima = q.maxima[worker][:n]
+		maxima = buffer[:n]
 		clear(maxima)
 		for end := min(row+q.height, q.rows); ; {
 			simd.MaxMagnitudes(maxima, x)
@@ -166,15 +156,15 @@ func (q *blockCast) eachBlock(col, left, n int, f func(j, from, to int)) {
 // scale stores the scale_inv of block i, whose largest magnitude is amax, and returns
 // the scale: see backend.Cast.
 func (q *blockCast) scale(amax float32, i int) float32 {
-	if q.e8m0 != nil {
-		code := fp8.MXScale(amax, q.dtype)
-		q.e8m0[i] = code
+	if q.Blocks.E8M0 != nil {
+		code := fp8.MXScale(amax, q.Out.DType)
+		q.Blocks.E8M0[i] = code
 		return q.powers[254-code] // NaN is its own inverse
 	}
-	s, ok := fp8.ScaleFor(amax, q.limit, q.pow2)
-	q.f32[i] = 1 / s
+	s, ok := fp8.ScaleFor(amax, q.Limit, q.Pow2)
+	q.Blocks.F32[i] = 1 / s
 	if !ok && amax != 0 {
-		q.f32[i] = float32(math.NaN())
+		q.Blocks.F32[i] = float32(math.NaN())
 	}
 	return s
 }

@@ -1,0 +1,54 @@
+package memory
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+// An element is the same, however it is read.
+func TestMatrix(t *testing.T) {
+	const rows, cols, ld = 3, 20, 23
+	for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3, fp8.E5M2} {
+		for _, scale := range [][]float32{nil, {0.5}} {
+			m := Matrix{DType: d, Rows: rows, Cols: cols, LD: ld, Scale: scale}
+			for i := range rows * ld {
+				v := float32(i % 16)
+				switch d.Size() {
+				case 4:
+					m.F32 = append(m.F32, v)
+				case 2:
+					m.U16 = append(m.U16, uint16(d.Nearest(v, fp8.Saturate)))
+				default:
+					m.U8 = append(m.U8, uint8(d.Nearest(v, fp8.Saturate)))
+				}
+			}
+			want := func(row, col int) float32 {
+				v := d.Float32(d.Nearest(float32((row*ld+col)%16), fp8.Saturate))
+				return v * m.ScaleInv()
+			}
+			buffer := make([]float32, cols)
+			for row := range rows {
+				for col, v := range m.Row(buffer, row) {
+					require.Equal(t, want(row, col), v, "%s: (%d, %d)", d, row, col)
+				}
+			}
+			part := m.At(1, 2)
+			require.Equal(t, []int{rows - 1, cols - 2}, []int{part.Rows, part.Cols})
+			require.Equal(t, m.Address(2, 7), part.Address(1, 5))
+			require.Equal(t, []float32{want(2, 7), want(2, 8)}, part.Piece(buffer, 1, 5, 2))
+			m.Prefetch(2, 0, cols)
+		}
+	}
+}
+
+func TestBlockScales(t *testing.T) {
+	s := BlockScales{Rows: 2, Cols: 3, Across: 2, F32: []float32{1, 2, 3, 4}}
+	require.EqualValues(t, 2, s.Of(1, 5))
+	require.EqualValues(t, 3, s.Of(2, 2))
+	s = BlockScales{Cols: 3, Across: 2, E8M0: []uint8{127, 129}}
+	require.EqualValues(t, 4, s.Of(9, 3))
+	require.EqualValues(t, 1, new(BlockScales).Of(7, 7))
+}

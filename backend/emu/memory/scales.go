@@ -1,0 +1,38 @@
+package memory
+
+import "octet/fp8"
+
+// BlockScales are the scales (scale_inv) of a stored matrix, one for each block of
+// Rows × Cols elements, row-major, in F32 or E8M0; 0 means all rows or columns. The zero
+// value is one scale of 1.
+type BlockScales struct {
+	Rows, Cols int
+	Across     int // blocks side by side
+	F32        []float32
+	E8M0       []uint8
+}
+
+// At returns the scale of block i.
+func (s *BlockScales) At(i int) float32 {
+	switch {
+	case s.F32 != nil:
+		return s.F32[i]
+	case s.E8M0 != nil:
+		return fp8.E8M0.Float32(uint32(s.E8M0[i]))
+	}
+	return 1
+}
+
+// Index returns the block of element (row, col).
+func (s *BlockScales) Index(row, col int) (i int) {
+	if s.Rows > 0 {
+		i = row / s.Rows * s.Across
+	}
+	if s.Cols > 0 {
+		i += col / s.Cols
+	}
+	return i
+}
+
+// Of returns the scale of element (row, col).
+func (s *BlockScales) Of(row, col int) float32 { return s.At(s.Index(row, col)) }
