@@ -5,41 +5,42 @@ import (
 
 	"octet/backend"
 	"octet/backend/emu/memory"
+	"octet/backend/emu/optimizer"
 	"octet/fp8"
 )
 
 var _ = implementOp(row{blockScaled: []string{"M1", "M2"}, keepsExtents: true}, func(b *binder, _ *backend.Node, o *backend.AdamW) (kernel, error) {
-	return compute(b.adamW(o).bind(b.pool)), nil
+	return compute(b.adamW(o)), nil
 })
 
-func (b *binder) adamW(o *backend.AdamW) *adamW {
-	a := &adamW{
-		params: make([]adamParam, len(o.Grad)),
-		beta1:  o.Beta1, beta2: o.Beta2, eps: o.Eps, epsForm: o.EpsForm, weightDecay: o.WeightDecay,
-		rounding: o.Rounding, pow2: o.Pow2, floorV: o.FloorV,
-		amaxOnly: o.AmaxOnly, amaxGiven: o.AmaxGiven, shard: o.Shard,
-		control: b.i32(o.Control), step: b.i32(o.Step), skip: b.i32(o.Skip),
-		coef: b.f32(o.Coef), amaxes: b.f32(o.Amaxes),
+func (b *binder) adamW(o *backend.AdamW) func() {
+	a := &optimizer.AdamW{
+		Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, EpsForm: o.EpsForm, WeightDecay: o.WeightDecay,
+		Rounding: o.Rounding, Pow2: o.Pow2, FloorV: o.FloorV,
+		AmaxOnly: o.AmaxOnly, AmaxGiven: o.AmaxGiven, Shard: o.Shard,
+		Control: b.i32(o.Control), Step: b.i32(o.Step), Skip: b.i32(o.Skip),
+		Coef: b.f32(o.Coef), Amaxes: b.f32(o.Amaxes),
 	}
-	for i := range a.params {
-		p := &a.params[i]
-		p.grad, p.extents = b.matrix(o.Grad[i]), b.extents[o.Grad[i]]
+	for i, g := range o.Grad {
+		p := optimizer.Param{Grad: b.matrix(g), Extents: b.extents[g]}
 		for j, t := range []*backend.Tensor{o.Master[i], o.M1[i], o.M2[i]} {
-			p.state[j] = adamState{Matrix: b.matrix(t), block: t.Block.Cols, stream: fp8.NameKey(t.Name), extents: b.extents[t]}
-			p.state[j].Scale = b.f32(t.Scale) // all of them, unlike matrix
+			p.States[j] = optimizer.State{Matrix: b.matrix(t), Block: t.Block.Cols, Stream: fp8.NameKey(t.Name), Extents: b.extents[t]}
+			p.States[j].Scale = b.f32(t.Scale) // all of them, unlike matrix
 		}
+		a.Params = append(a.Params, p)
 	}
-	return a
+	return a.Bind(b.pool)
 }
 
 var _ = implement((*binder).sumSquares)
 
 func (b *binder) sumSquares(o *backend.SumSquares) func() {
-	list, noted := make([]memory.Matrix, len(o.X)), make([]*extents, len(o.X))
-	for i, x := range o.X {
-		list[i], noted[i] = b.matrix(x), b.extents[x]
+	var list []memory.Matrix
+	var extents []*optimizer.Extents
+	for _, x := range o.X {
+		list, extents = append(list, b.matrix(x)), append(extents, b.extents[x])
 	}
-	return sumSquares(b.pool, list, noted, b.f32(o.Out))
+	return optimizer.SumSquares(b.pool, list, extents, b.f32(o.Out))
 }
 
 var _ = implement((*binder).stepGate)
@@ -56,7 +57,7 @@ func (b *binder) stepGate(o *backend.StepGate) func() {
 		if o.Clip > 0 {
 			coef[0] = float32(min(1, float64(o.Clip)/(root+1e-6)))
 		}
-		if isFinite(fp8.MaxAmax(sumSquares[0], fp8.Amax(amax))) {
+		if fp8.MaxAmax(sumSquares[0], fp8.Amax(amax)) <= math.MaxFloat32 {
 			skip[0] = 0
 			step[0]++
 		} else {

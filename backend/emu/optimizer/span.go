@@ -1,4 +1,4 @@
-package emu
+package optimizer
 
 import (
 	"octet/backend/emu/memory"

@@ -1,26 +1,16 @@
-package emu
+package optimizer
 
 import (
 	"math"
 	"slices"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
-
-// AdamW processes spans of all tensors in parallel. It visits a tensor with one scale
-// twice: to find its amax, and to store it with the scale that follows from it. Both
-// visits compute the new values from the old codes in the same way, so they see the
-// same bits. The second visit updates a tensor without a scale, or with a scale per
-// block of a row, in place.
-//
-// The stored scale is scale_inv, 1/s rounded to float32, where
-// s = fp8.ScaleFor(amax, limit, pow2); codes are round(x·s). A state that keeps its
-// scale_inv f is stored with s = 1/f; if f is 0, as in a tensor never written, with
-// s = f = 1.
 
 // adamSpan is the elements of a span: its codes and FP32 values fit the first-level
 // cache.
@@ -30,20 +20,31 @@ const adamSpan = 1024
 // flushes to zero: beside a larger Eps such a root changes nothing.
 const minEpsToFlush = 0x1p-40
 
-// adamW is an update of parameters by the equations of backend.AdamW, whose fields have
-// the same names. bind prepares it.
-type adamW struct {
-	params []adamParam
+// AdamW is an update of parameters by the equations of backend.AdamW, which explains the
+// fields of the same names. Bind prepares it; set the exported fields before.
+//
+// A run processes spans of all tensors in parallel. It visits a tensor with one scale
+// twice: to find its amax, and to store it with the scale that follows from it. Both
+// visits compute the new values from the old codes in the same way, so they see the
+// same bits. The second visit updates a tensor without a scale, or with a scale per
+// block of a row, in place.
+//
+// The stored scale is scale_inv, 1/s rounded to float32, where
+// s = fp8.ScaleFor(amax, limit, pow2); codes are round(x·s). A state that keeps its
+// scale_inv f is stored with s = 1/f; if f is 0, as in a tensor never written, with
+// s = f = 1.
+type AdamW struct {
+	Params []Param
 
-	beta1, beta2, eps, weightDecay float32
-	epsForm                        backend.EpsForm
-	rounding                       fp8.Rounding
-	pow2, floorV                   bool
-	amaxOnly, amaxGiven, shard     bool
+	Beta1, Beta2, Eps, WeightDecay float32
+	EpsForm                        backend.EpsForm
+	Rounding                       fp8.Rounding
+	Pow2, FloorV                   bool
+	AmaxOnly, AmaxGiven, Shard     bool
 
-	control      []int32 // the words of backend.Control
-	step, skip   []int32
-	coef, amaxes []float32
+	Control      []int32   // the words of backend.Control, read in each run
+	Step, Skip   []int32   // one element each
+	Coef, Amaxes []float32 // one element; three for each of Params
 
 	pool   *pool.Pool
 	all    []span       // of the second visit
@@ -56,29 +57,29 @@ type adamW struct {
 	revisit               func(worker, param int) // revisitMaxima, bound once because binding allocates
 }
 
-// adamParam is a parameter of the update.
-type adamParam struct {
-	grad    memory.Matrix
-	extents *extents     // of grad, nil if it has none
-	state   [3]adamState // master, first and second moment
+// Param is a parameter with its gradient.
+type Param struct {
+	Grad    memory.Matrix // F32
+	Extents *Extents      // of Grad, nil if it has none
+	States  [3]State      // master, first and second moment; those with a Block have Grad's shape
 
-	codes *adamCodes // nil if the formats of the states have no codes path
-	keep  uint32     // simd.AdamW.Keep
+	codes *codes // nil if the formats of the states have no codes path
+	keep  uint32 // simd.AdamW.Keep
 }
 
-func (t *adamParam) hasAmax() bool {
-	return t.state[0].hasAmax() || t.state[1].hasAmax() || t.state[2].hasAmax()
+func (t *Param) hasAmax() bool {
+	return t.States[0].hasAmax() || t.States[1].hasAmax() || t.States[2].hasAmax()
 }
 
-// bind returns a function that runs the update on p.
-func (a *adamW) bind(p *pool.Pool) func() {
-	a.pool, a.all = p, adamSpans(a.params)
-	for i := range a.params {
-		a.params[i].bind(a)
+// Bind returns a function that runs the update on p and allocates nothing.
+func (a *AdamW) Bind(p *pool.Pool) func() {
+	a.pool, a.all = p, adamSpans(a.Params)
+	for i := range a.Params {
+		a.Params[i].bind(a)
 	}
 	for _, s := range a.all {
 		a.length = max(a.length, s.n)
-		t := &a.params[s.tensor]
+		t := &a.Params[s.tensor]
 		if !t.hasAmax() {
 			continue
 		}
@@ -95,12 +96,15 @@ func (a *adamW) bind(p *pool.Pool) func() {
 	return a.run
 }
 
-func (t *adamParam) bind(a *adamW) {
-	for j := range t.state {
-		t.state[j].bind(a, j == 2)
+func (t *Param) bind(a *AdamW) {
+	for j := range t.States {
+		s := &t.States[j]
+		s.out = cast.Encoder{DType: s.DType, Rounding: a.Rounding}
+		s.limit, s.pow2 = s.DType.Max(), a.Pow2
 	}
+	t.States[2].floor = a.FloorV
 	t.keep = simd.KeepAll
-	if (t.state[1].Scale == nil || t.state[2].Scale == nil) && a.eps > minEpsToFlush {
+	if (t.States[1].Scale == nil || t.States[2].Scale == nil) && a.Eps > minEpsToFlush {
 		t.keep = simd.KeepNormal
 	}
 	if t.codes = t.newCodes(); t.codes != nil {
@@ -108,63 +112,63 @@ func (t *adamParam) bind(a *adamW) {
 	}
 }
 
-func (a *adamW) run() {
-	if a.skip[0] != 0 {
+func (a *AdamW) run() {
+	if a.Skip[0] != 0 {
 		return
 	}
-	ctl := backend.ControlFrom(a.control)
-	a.rule = a.ruleFor(ctl.LR, a.coef[0], a.step[0])
-	for i := range a.params {
-		a.params[i].codes.read(&a.rule)
+	ctl := backend.ControlFrom(a.Control)
+	a.rule = a.ruleFor(ctl.LR, a.Coef[0], a.Step[0])
+	for i := range a.Params {
+		a.Params[i].codes.read(&a.rule)
 	}
-	if !a.amaxGiven {
+	if !a.AmaxGiven {
 		a.findAmaxes()
 	}
-	if a.amaxOnly {
+	if a.AmaxOnly {
 		return
 	}
-	for i := range a.params {
-		t, amax, first := &a.params[i], a.amaxes[3*i:][:3], uint64(0)
-		if a.shard {
-			first = uint64(ctl.Rank) * uint64(t.grad.Rows*t.grad.Cols)
+	for i := range a.Params {
+		t, amax, first := &a.Params[i], a.Amaxes[3*i:][:3], uint64(0)
+		if a.Shard {
+			first = uint64(ctl.Rank) * uint64(t.Grad.Rows*t.Grad.Cols)
 		}
-		for j := range t.state {
-			t.state[j].prepare(amax[j], ctl, first)
-			t.state[j].extents.forget()
+		for j := range t.States {
+			t.States[j].prepare(amax[j], ctl, first)
+			t.States[j].Extents.Forget()
 		}
 		t.codes.write(amax)
 	}
 	a.lastVisit()
-	for i := range a.params {
-		t := &a.params[i]
+	for i := range a.Params {
+		t := &a.Params[i]
 		if t.codes.notes() {
 			t.codes.bounds.noted()
 		}
-		for j := range t.state {
-			t.state[j].writeScale(a.amaxes[3*i+j])
+		for j := range t.States {
+			t.States[j].writeScale(a.Amaxes[3*i+j])
 		}
 	}
 }
 
 // gradient returns the element at which a span begins, and its gradient.
-func (a *adamW) gradient(worker int, s *span) (at int, grad []float32) {
-	t := &a.params[s.tensor]
-	return s.row*t.grad.Cols + s.col, t.grad.Piece(a.pool.Scratch[worker][3*a.length:], s.row, s.col, s.n)
+func (a *AdamW) gradient(worker int, s *span) (at int, grad []float32) {
+	t := &a.Params[s.tensor]
+	return s.row*t.Grad.Cols + s.col, t.Grad.Piece(a.pool.Scratch[worker][3*a.length:], s.row, s.col, s.n)
 }
 
 // update computes a span's new states from its old ones and its gradient. If inPlace,
 // it overwrites states in FP32.
-func (a *adamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax [3]float32) {
-	t, buffer := &a.params[s.tensor], a.pool.Scratch[worker]
+func (a *AdamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax [3]float32) {
+	t, buffer := &a.Params[s.tensor], a.pool.Scratch[worker]
 	at, grad := a.gradient(worker, s)
 	for i := range x {
-		state := &t.state[i]
+		state := &t.States[i]
 		x[i] = buffer[i*a.length:][:s.n]
 		switch {
 		case state.DType == fp8.F32 && inPlace:
 			x[i] = state.F32[at : at+s.n]
-		case state.block > 0:
-			state.loadBlocks(x[i], s, at, t.grad.Cols)
+		case state.Block > 0:
+			state.loadBlocks(x[i], s, at, t.Grad.Cols)
 		default:
 			state.Load(x[i], 0, at)
 		}
@@ -176,19 +180,19 @@ func (a *adamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax 
 
 // findAmaxes is the first visit. It starts with the spans that had the amaxes in the
 // last run, so that the bounds can exclude most other blocks.
-func (a *adamW) findAmaxes() {
-	clear(a.amaxes)
+func (a *AdamW) findAmaxes() {
+	clear(a.Amaxes)
 	if len(a.scaled) == 0 {
 		return
 	}
-	a.pool.Run(len(a.params), a.revisit)
+	a.pool.Run(len(a.Params), a.revisit)
 	a.firstVisit()
 	for i, found := range a.found {
 		tensor := a.scaled[i].tensor
-		t := &a.params[tensor]
+		t := &a.Params[tensor]
 		for j, x := range found {
-			top := &a.amaxes[3*tensor+j]
-			if larger := fp8.MaxAmax(*top, x); larger != *top && t.state[j].hasAmax() {
+			top := &a.Amaxes[3*tensor+j]
+			if larger := fp8.MaxAmax(*top, x); larger != *top && t.States[j].hasAmax() {
 				*top = larger
 				if t.codes != nil {
 					t.codes.bounds.spans[j] = i
@@ -199,12 +203,12 @@ func (a *adamW) findAmaxes() {
 }
 
 // revisitMaxima visits the spans that had a tensor's amaxes in the last run.
-func (a *adamW) revisitMaxima(worker, param int) {
-	c := a.params[param].codes
+func (a *AdamW) revisitMaxima(worker, param int) {
+	c := a.Params[param].codes
 	if c == nil || !c.bounds.usable {
 		return
 	}
-	top := a.amaxes[3*param:][:3]
+	top := a.Amaxes[3*param:][:3]
 	for k, i := range c.bounds.spans {
 		if !slices.Contains(c.bounds.spans[:k], i) {
 			a.visit(worker, i)
@@ -217,9 +221,9 @@ func (a *adamW) revisitMaxima(worker, param int) {
 }
 
 // visit finds the amaxes of a span.
-func (a *adamW) visit(worker, i int) {
+func (a *AdamW) visit(worker, i int) {
 	s := a.scaled[i]
-	n, amax := a.params[s.tensor].codes.amaxes(a.gradient(worker, &s))
+	n, amax := a.Params[s.tensor].codes.amaxes(a.gradient(worker, &s))
 	if s.col, s.n = s.col+n, s.n-n; s.n > 0 {
 		_, rest := a.update(worker, &s, false)
 		for j, x := range rest {
@@ -230,17 +234,17 @@ func (a *adamW) visit(worker, i int) {
 }
 
 // store updates a span.
-func (a *adamW) store(worker, i int) {
+func (a *AdamW) store(worker, i int) {
 	s := a.all[i]
-	t := &a.params[s.tensor]
+	t := &a.Params[s.tensor]
 	at, grad := a.gradient(worker, &s)
 	whole := s.n
 	n := t.codes.store(at, grad)
 	if s.col, s.n = s.col+n, s.n-n; s.n > 0 {
 		x, _ := a.update(worker, &s, true)
 		for j, x := range x {
-			if state := &t.state[j]; state.block > 0 {
-				state.storeBlocks(x, &s, at+n, t.grad.Cols)
+			if state := &t.States[j]; state.Block > 0 {
+				state.storeBlocks(x, &s, at+n, t.Grad.Cols)
 			} else {
 				state.store(&state.out, x, at+n)
 			}
@@ -253,12 +257,12 @@ func (a *adamW) store(worker, i int) {
 
 // adamSpans cuts the tensors into spans. Where scales belong to blocks of a row, a span
 // stays within a row.
-func adamSpans(params []adamParam) (list []span) {
+func adamSpans(params []Param) (list []span) {
 	for i := range params {
 		t := &params[i]
-		one := spans([]memory.Matrix{t.grad}, adamSpan)
-		if b1, b2 := t.state[1].block, t.state[2].block; b1 > 0 || b2 > 0 {
-			one = rowSpans(t.grad.Rows, t.grad.Cols, blockSpan(b1, b2))
+		one := spans([]memory.Matrix{t.Grad}, adamSpan)
+		if b1, b2 := t.States[1].Block, t.States[2].Block; b1 > 0 || b2 > 0 {
+			one = rowSpans(t.Grad.Rows, t.Grad.Cols, blockSpan(b1, b2))
 		}
 		for _, s := range one {
 			s.tensor = i
@@ -281,19 +285,19 @@ func blockSpan(blocks ...int) int {
 }
 
 // ruleFor returns the coefficients of one run, computed in float64.
-func (a *adamW) ruleFor(lr, coef float32, step int32) simd.AdamW {
-	beta1, beta2, rate := float64(a.beta1), float64(a.beta2), float64(lr)
+func (a *AdamW) ruleFor(lr, coef float32, step int32) simd.AdamW {
+	beta1, beta2, rate := float64(a.Beta1), float64(a.Beta2), float64(lr)
 	correction1 := 1 - math.Pow(beta1, float64(step))
 	root2 := math.Sqrt(1 - math.Pow(beta2, float64(step)))
 	r := simd.AdamW{
 		Coef:  coef,
-		Beta1: a.beta1, Rest1: float32(1 - beta1),
-		Beta2: a.beta2, Rest2: float32(1 - beta2),
-		Decay:   float32(1 - rate*float64(a.weightDecay)),
-		Epsilon: a.eps,
+		Beta1: a.Beta1, Rest1: float32(1 - beta1),
+		Beta2: a.Beta2, Rest2: float32(1 - beta2),
+		Decay:   float32(1 - rate*float64(a.WeightDecay)),
+		Epsilon: a.Eps,
 		Keep:    simd.KeepAll,
 	}
-	switch a.epsForm {
+	switch a.EpsForm {
 	case backend.EpsCorrected:
 		r.Rate, r.RootScale = float32(rate/correction1), float32(1/root2)
 	default:

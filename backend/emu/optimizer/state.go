@@ -1,4 +1,4 @@
-package emu
+package optimizer
 
 import (
 	"octet/backend"
@@ -8,12 +8,13 @@ import (
 	"octet/fp8"
 )
 
-// adamState is one of the three stored tensors of a parameter.
-type adamState struct {
-	memory.Matrix          // without gaps; scale has the scale_inv, nil for F32 and BF16
-	block         int      // elements of a row that share a scale; 0: all share one
-	stream        uint64   // fp8.NameKey of the tensor: the stream of stochastic rounding
-	extents       *extents // nil if the tensor has none
+// State is one of the three stored tensors of a parameter. Runs replace its elements and
+// its scales.
+type State struct {
+	memory.Matrix          // without gaps; Scale is nil for F32 and BF16, else one scale_inv per block
+	Block         int      // elements of a row that share a scale; 0: all share one
+	Stream        uint64   // fp8.NameKey of the tensor: the stream of stochastic rounding
+	Extents       *Extents // nil if the tensor has none
 
 	out   cast.Encoder
 	limit float32 // the format's largest value
@@ -22,26 +23,21 @@ type adamState struct {
 }
 
 // hasAmax reports whether the first visit must find the state's amax.
-func (s *adamState) hasAmax() bool { return s.Scale != nil && s.block == 0 }
-
-func (s *adamState) bind(a *adamW, second bool) {
-	s.out = cast.Encoder{DType: s.DType, Rounding: a.rounding}
-	s.limit, s.pow2, s.floor = s.DType.Max(), a.pow2, second && a.floorV
-}
+func (s *State) hasAmax() bool { return s.Scale != nil && s.Block == 0 }
 
 // prepare sets the scale and the random stream of the new codes; first is the random
 // index of the first element.
-func (s *adamState) prepare(amax float32, ctl backend.Control, first uint64) {
+func (s *State) prepare(amax float32, ctl backend.Control, first uint64) {
 	s.out.Scale = 1
 	if s.hasAmax() {
 		s.out.Scale = s.scaleFor(amax, s.Scale[0])
 	}
-	s.out.Key, s.out.Base = fp8.StreamKey(ctl.Seed, ctl.Step, s.stream), first
+	s.out.Key, s.out.Base = fp8.StreamKey(ctl.Seed, ctl.Step, s.Stream), first
 }
 
 // scaleFor returns the scale for values with this amax; if the amax gives none, the old
 // scale.
-func (s *adamState) scaleFor(amax, oldInv float32) float32 {
+func (s *State) scaleFor(amax, oldInv float32) float32 {
 	scale, ok := fp8.ScaleFor(amax, s.limit, s.pow2)
 	if !ok && oldInv != 0 {
 		scale = 1 / oldInv
@@ -51,23 +47,23 @@ func (s *adamState) scaleFor(amax, oldInv float32) float32 {
 
 // record stores the scale_inv of a scale from scaleFor. An amax that gives no scale
 // leaves a scale_inv other than 0 as it is.
-func (s *adamState) record(scaleInv *float32, amax, scale float32) {
+func (s *State) record(scaleInv *float32, amax, scale float32) {
 	if _, ok := fp8.ScaleFor(amax, s.limit, s.pow2); ok || *scaleInv == 0 {
 		*scaleInv = 1 / scale
 	}
 }
 
 // writeScale records the scale of the new codes. Call it after all old codes are read.
-func (s *adamState) writeScale(amax float32) {
+func (s *State) writeScale(amax float32) {
 	if s.hasAmax() {
 		s.record(&s.Scale[0], amax, s.out.Scale)
 	}
 }
 
 // store casts x, which begins at element at.
-func (s *adamState) store(out *cast.Encoder, x []float32, at int) {
+func (s *State) store(out *cast.Encoder, x []float32, at int) {
 	end := at + len(x)
-	switch out.DType {
+	switch s.DType {
 	case fp8.F32:
 		return
 	case fp8.F16, fp8.BF16:
@@ -94,14 +90,14 @@ func floorCodes[C uint8 | uint16](codes []C, x []float32) {
 }
 
 // blocks calls f for each part [from, to) of a span whose elements share a scale.
-func (s *adamState) blocks(sp *span, cols int, f func(scaleInv []float32, from, to int)) {
-	first := sp.row * pool.CeilDiv(cols, s.block)
-	for from := 0; from < sp.n; from += s.block {
-		f(s.Scale[first+(sp.col+from)/s.block:][:1], from, min(from+s.block, sp.n))
+func (s *State) blocks(sp *span, cols int, f func(scaleInv []float32, from, to int)) {
+	first := sp.row * pool.CeilDiv(cols, s.Block)
+	for from := 0; from < sp.n; from += s.Block {
+		f(s.Scale[first+(sp.col+from)/s.Block:][:1], from, min(from+s.Block, sp.n))
 	}
 }
 
-func (s *adamState) loadBlocks(x []float32, sp *span, at, cols int) {
+func (s *State) loadBlocks(x []float32, sp *span, at, cols int) {
 	in := s.Matrix
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
 		in.Scale = scaleInv
@@ -109,7 +105,7 @@ func (s *adamState) loadBlocks(x []float32, sp *span, at, cols int) {
 	})
 }
 
-func (s *adamState) storeBlocks(x []float32, sp *span, at, cols int) {
+func (s *State) storeBlocks(x []float32, sp *span, at, cols int) {
 	out := s.out
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
 		amax := fp8.Amax(x[from:to])

@@ -1,4 +1,4 @@
-package emu
+package optimizer
 
 import (
 	"octet/backend/emu/memory"
@@ -6,14 +6,14 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// squareSpan is the elements of a span of sumSquares. It is long because prefetches at
+// squareSpan is the elements of a span of SumSquares. It is long because prefetches at
 // its end fetch another worker's span.
 const squareSpan = 16384
 
-// sumSquares returns a function that sets out to the sum of squares of all elements of
+// SumSquares returns a function that sets out to the sum of squares of all elements of
 // list, and records the extents that are wanted of them: noted has an entry for each
 // matrix, which may be nil.
-func sumSquares(p *pool.Pool, list []memory.Matrix, noted []*extents, out []float32) func() {
+func SumSquares(p *pool.Pool, list []memory.Matrix, noted []*Extents, out []float32) func() {
 	all := spans(list, squareSpan)
 	partial := make([]float64, len(all))
 	p.Reserve(squareSpan)
