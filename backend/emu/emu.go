@@ -8,6 +8,7 @@ import (
 	"octet/backend"
 	"octet/backend/arith"
 	"octet/backend/emu/gemm"
+	"octet/backend/emu/optimizer"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -53,8 +54,8 @@ type device struct {
 	rank    int
 	group   *group
 	vars    backend.DeviceVars
-	memory  map[*backend.Tensor][]byte   // persistent tensors, views excluded
-	extents map[*backend.Tensor]*extents // same keys
+	memory  map[*backend.Tensor][]byte             // persistent tensors, views excluded
+	extents map[*backend.Tensor]*optimizer.Extents // same keys
 	rope    []*angleTable
 
 	buffers map[bufferKey][][]float32
@@ -109,7 +110,7 @@ func Open(model string, o backend.Options) ([]backend.Backend, error) {
 		d := &device{
 			name: name, spec: s, amx: model == modelAMX, model: gemmModel, pool: pool.New(s.Threads), rank: rank, group: g,
 			memory:  map[*backend.Tensor][]byte{},
-			extents: map[*backend.Tensor]*extents{},
+			extents: map[*backend.Tensor]*optimizer.Extents{},
 			buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
 		}
 		d.spec.Threads = d.pool.Size() // the pool has no more workers than there are processors
@@ -165,7 +166,7 @@ func (d *device) Close() error {
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	err := d.vars.Load(programs, func(fresh []*backend.Tensor) error {
 		for _, t := range fresh {
-			d.memory[t], d.extents[t] = pool.Bytes(t.Bytes()), new(extents)
+			d.memory[t], d.extents[t] = pool.Bytes(t.Bytes()), new(optimizer.Extents)
 		}
 		return nil
 	})

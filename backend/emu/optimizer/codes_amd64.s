@@ -3,12 +3,12 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// AdamW from codes to codes in registers, for adamCodes (adamw_codes.go): the
+// AdamW from codes to codes in registers, for codes (codes.go): the
 // arithmetic of simd.AdamW between the casts of package fp8, which explains them. The
 // divisions and roots of one vector overlap with the casts of another. Scales come from
 // the amaxes, so no cast saturates.
 //
-// DI points to the adamCodes; R8, R9, R10 and R11 to master, moments and gradient. AX
+// DI points to the codes; R8, R9, R10 and R11 to master, moments and gradient. AX
 // counts elements, 32 per iteration, up to CX.
 
 #define COEF     Z16
@@ -31,20 +31,20 @@
 	MOVQ v+24(FP), R10 \
 	MOVQ grad+32(FP), R11 \
 	MOVQ n+40(FP), CX \
-	VBROADCASTSS adamCodes_rule+0(DI), COEF \
-	VBROADCASTSS adamCodes_rule+4(DI), BETA1 \
-	VBROADCASTSS adamCodes_rule+8(DI), REST1 \
-	VBROADCASTSS adamCodes_rule+12(DI), BETA2 \
-	VBROADCASTSS adamCodes_rule+16(DI), REST2 \
-	VBROADCASTSS adamCodes_rule+20(DI), DECAY \
-	VBROADCASTSS adamCodes_rule+24(DI), RATE \
-	VBROADCASTSS adamCodes_rule+28(DI), ROOT \
-	VBROADCASTSS adamCodes_rule+32(DI), EPSILON \
+	VBROADCASTSS codes_rule+0(DI), COEF \
+	VBROADCASTSS codes_rule+4(DI), BETA1 \
+	VBROADCASTSS codes_rule+8(DI), REST1 \
+	VBROADCASTSS codes_rule+12(DI), BETA2 \
+	VBROADCASTSS codes_rule+16(DI), REST2 \
+	VBROADCASTSS codes_rule+20(DI), DECAY \
+	VBROADCASTSS codes_rule+24(DI), RATE \
+	VBROADCASTSS codes_rule+28(DI), ROOT \
+	VBROADCASTSS codes_rule+32(DI), EPSILON \
 	MOVL         $0x7fffffff, AX \
 	VPBROADCASTD AX, ABS \
 	MOVL         $0xbf80, AX \
 	VPBROADCASTW AX, FIELDS \
-	VPBROADCASTB adamCodes_minPositive(DI), MIN_POSITIVE \
+	VPBROADCASTB codes_minPositive(DI), MIN_POSITIVE \
 	XORQ         AX, AX
 
 // UPDATE sets p, m and v to the new values of the first or second (k is 0 or 1)
@@ -52,16 +52,16 @@
 // of the value; inv compensates. No code may be NaN. It overwrites Z8 and Z9.
 #define UPDATE(k, p, m, v) \
 	VCVTPH2PS   (32*k)(R8)(AX*2), p \
-	VMULPS.BCST adamCodes_inv+0(DI), p, p \
+	VMULPS.BCST codes_inv+0(DI), p, p \
 	VPMOVSXBW   (16*k)(R9)(AX*1), Y8 \
 	VPSLLW      $7, Y8, Y8 \
 	VPANDD      FIELDS, Y8, Y8 \
 	VCVTPH2PS   Y8, m \
-	VMULPS.BCST adamCodes_inv+4(DI), m, m \
+	VMULPS.BCST codes_inv+4(DI), m, m \
 	VPMOVZXBW   (16*k)(R10)(AX*1), Y9 \
 	VPSLLW      $8, Y9, Y9 \
 	VCVTPH2PS   Y9, v \
-	VMULPS.BCST adamCodes_inv+8(DI), v, v \
+	VMULPS.BCST codes_inv+8(DI), v, v \
 	VMULPS      (64*k)(R11)(AX*4), COEF, Z8 \
 	VMULPS      m, BETA1, m \
 	VMULPS      Z8, REST1, Z9 \
@@ -104,8 +104,8 @@
 	LARGEST(Z1, Z4) \
 	LARGEST(Z2, Z5)
 
-// func adamAmaxAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int, lanes *[3][16]uint32) (largest uint8)
-TEXT ·adamAmaxAVX512(SB), NOSPLIT, $0-57
+// func amaxAVX512(c *codes, p *uint16, m, v *uint8, grad *float32, n int, lanes *[3][16]uint32) (largest uint8)
+TEXT ·amaxAVX512(SB), NOSPLIT, $0-57
 	BEGIN
 	MOVQ         lanes+48(FP), DX
 	MOVL         $0x7f7f7f7f, BX
@@ -157,9 +157,9 @@ loop:
 // RANDOM sets Z6 to the words of fp8.Random for state i. The three states share the Weyl
 // sequence WEYL, each with an offset of its own.
 #define RANDOM(i) \
-	VPADDD.BCST     (adamCodes_first+4*i)(DI), WEYL, COUNTERS \
+	VPADDD.BCST     (codes_first+4*i)(DI), WEYL, COUNTERS \
 	VPSRLD          $16, COUNTERS, Z6 \
-	VPTERNLOGD.BCST $0x96, (adamCodes_key+4*i)(DI), COUNTERS, Z6 \
+	VPTERNLOGD.BCST $0x96, (codes_key+4*i)(DI), COUNTERS, Z6 \
 	VPMULLD         MIX1, Z6, Z6 \
 	VPSRLD          $15, Z6, Z7 \
 	VPTERNLOGD      $0x96, COUNTERS, Z7, Z6 \
@@ -171,10 +171,10 @@ loop:
 // fewer bits than that of float32.
 #define ROUND(i, x, places, random) \
 	VPANDD       ABS, x, Z7 \
-	VMULPS.BCST  (adamCodes_scale+4*i)(DI), Z7, Z7 \
+	VMULPS.BCST  (codes_scale+4*i)(DI), Z7, Z7 \
 	VPSHUFB      random, Z6, Z9 \
 	VCMPPS       $1, MIN_NORMAL, Z7, K1 \
-	VMULPS.BCST  (adamCodes_units+4*i)(DI), Z7, Z8 \
+	VMULPS.BCST  (codes_units+4*i)(DI), Z7, Z8 \
 	VPSLLD       $places, Z7, Z7 \
 	VCVTTPS2DQ   Z8, K1, Z7 \
 	VPADDD       Z9, Z7, Z7 \
@@ -188,8 +188,8 @@ loop:
 	VPSRLD  $16, x, x \
 	VPMOVDW x, to
 
-// func adamStochasticAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int, word uint32)
-TEXT ·adamStochasticAVX512(SB), NOSPLIT, $0-52
+// func stochasticAVX512(c *codes, p *uint16, m, v *uint8, grad *float32, n int, word uint32)
+TEXT ·stochasticAVX512(SB), NOSPLIT, $0-52
 	BEGIN
 	VBROADCASTSS    word+48(FP), WEYL
 	VPADDD          adamLanes<>+0(SB), WEYL, WEYL
@@ -240,7 +240,7 @@ loop:
 
 // NEAREST16 stores x as F16. VCVTPS2PH rounds to nearest even.
 #define NEAREST16(x, to) \
-	VMULPS.BCST adamCodes_scale+0(DI), x, x \
+	VMULPS.BCST codes_scale+0(DI), x, x \
 	VCVTPS2PH   $0, x, to
 
 // NEAREST8 sets the low bytes of Z7 to the codes of x for state i, whose format has drop
@@ -248,10 +248,10 @@ loop:
 // package fp8.
 #define NEAREST8(i, x, drop) \
 	VPANDD       ABS, x, Z7 \
-	VMULPS.BCST  (adamCodes_scale+4*i)(DI), Z7, Z7 \
+	VMULPS.BCST  (codes_scale+4*i)(DI), Z7, Z7 \
 	VPANDD       INFINITY, Z7, Z8 \
-	VPMAXUD.BCST (adamCodes_smallest+4*i)(DI), Z8, Z8 \
-	VPADDD.BCST  (adamCodes_magic+4*i)(DI), Z8, Z9 \
+	VPMAXUD.BCST (codes_smallest+4*i)(DI), Z8, Z8 \
+	VPADDD.BCST  (codes_magic+4*i)(DI), Z8, Z9 \
 	VADDPS       Z9, Z7, Z7 \
 	VPSRLD       $drop, Z8, Z8 \
 	VPADDD       Z8, Z7, Z7 \
@@ -270,8 +270,8 @@ loop:
 	NEAREST8(2, Z2, 21) \
 	STORE_V(Z7, (16*k)(R10)(AX*1))
 
-// func adamNearestAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int)
-TEXT ·adamNearestAVX512(SB), NOSPLIT, $0-48
+// func nearestAVX512(c *codes, p *uint16, m, v *uint8, grad *float32, n int)
+TEXT ·nearestAVX512(SB), NOSPLIT, $0-48
 	BEGIN
 	MOVL         $0x7f800000, BX
 	VPBROADCASTD BX, INFINITY
@@ -329,8 +329,8 @@ GLOBL adamLanes<>(SB), RODATA|NOPTR, $128
 	VPANDD codes, mask, Z4 \
 	op     Z4, top, top
 
-// func adamExtentsAVX512(p *uint16, m, v *uint8, blocks int, pMax, mMax, vMax, vMin *float32)
-TEXT ·adamExtentsAVX512(SB), NOSPLIT, $0-64
+// func extentsAVX512(p *uint16, m, v *uint8, blocks int, pMax, mMax, vMax, vMin *float32)
+TEXT ·extentsAVX512(SB), NOSPLIT, $0-64
 	MOVQ         p+0(FP), R8
 	MOVQ         m+8(FP), R9
 	MOVQ         v+16(FP), R10

@@ -1,38 +1,34 @@
-package emu
+package optimizer
 
 import (
 	"math"
 	"slices"
 
-	"octet/backend"
 	"octet/backend/emu/simd"
 )
 
-// adamBounds lets the first visit of AdamW skip the blocks of a parameter whose new
+// bounds lets the first visit of AdamW skip the blocks of a parameter whose new
 // values cannot exceed the maxima already found. The bound is the update itself, applied
 // to a block's largest magnitudes and its smallest second moment: each of its operations
 // (sum, product, root, quotient) is monotonic, also after rounding.
-type adamBounds struct {
-	master, m1, m2, grad *extents // nil if the parameter has none
+type bounds struct {
+	master, m1, m2, grad *Extents // nil if the parameter has none
 
 	usable bool // in this run
 	rule   *simd.AdamW
 	inv    *[3]float32 // scale_inv of the codes
 	top    [3]float32  // the largest new values found; −1 if none are
 
-	spans [3]int // indices into adamW.scaled: spans with the maxima of the last run
+	spans [3]int // indices into AdamW.scaled: spans with the maxima of the last run
 }
 
-// newBounds returns the adamBounds of a parameter.
-func (b *binder) newBounds(master, m1, m2, grad *backend.Tensor) (a adamBounds) {
-	var list [4]*extents
-	blocks := grad.Elems() / extentBlock
-	for i, t := range []*backend.Tensor{master, m1, m2, grad} {
-		list[i] = b.extents[t] // views have none, so t has no gaps
-		if list[i] == nil {
-			return a
-		}
+// newBounds returns the bounds of a parameter.
+func (t *Param) newBounds() (a bounds) {
+	list := [...]*Extents{t.States[0].Extents, t.States[1].Extents, t.States[2].Extents, t.Extents}
+	if slices.Contains(list[:], nil) {
+		return a
 	}
+	blocks := t.Grad.Rows * t.Grad.Cols / extentBlock
 	for _, e := range list {
 		if e.max == nil {
 			e.max = make([]float32, blocks)
@@ -46,11 +42,11 @@ func (b *binder) newBounds(master, m1, m2, grad *backend.Tensor) (a adamBounds) 
 }
 
 // startAt sets the span to visit first until a run has found maxima.
-func (a *adamBounds) startAt(span int) { a.spans = [3]int{span, span, span} }
+func (a *bounds) startAt(span int) { a.spans = [3]int{span, span, span} }
 
 // begin prepares a run. Bounds are usable if all extents are known and no coefficient
 // or scale_inv is negative or NaN: the update would not be monotonic.
-func (a *adamBounds) begin(r *simd.AdamW, inv *[3]float32) {
+func (a *bounds) begin(r *simd.AdamW, inv *[3]float32) {
 	a.rule, a.inv, a.top = r, inv, [3]float32{-1, -1, -1}
 	lowest := min(r.Coef, r.Beta1, r.Rest1, r.Beta2, r.Rest2, r.Decay, r.Rate, r.RootScale, r.Epsilon, slices.Min(inv[:]))
 	a.usable = a.master != nil && a.master.known && a.m1.known && a.m2.known && a.grad.known && lowest >= 0
@@ -58,7 +54,7 @@ func (a *adamBounds) begin(r *simd.AdamW, inv *[3]float32) {
 
 // found sets the maxima that blocks are compared with, unless one is not finite: then
 // no block is skipped.
-func (a *adamBounds) found(amax [3]float32) {
+func (a *bounds) found(amax [3]float32) {
 	if isFinite(amax[0]) && isFinite(amax[1]) && isFinite(amax[2]) {
 		a.top = amax
 	}
@@ -66,7 +62,7 @@ func (a *adamBounds) found(amax [3]float32) {
 
 // bounded reports whether no new value of a block can exceed those found. It is false
 // for a partial block at the end, which has no extents.
-func (a *adamBounds) bounded(block int) bool {
+func (a *bounds) bounded(block int) bool {
 	if block == len(a.grad.max) {
 		return false
 	}
@@ -83,7 +79,7 @@ func (a *adamBounds) bounded(block int) bool {
 
 // unbounded returns the first run of elements in [from, end) that must be visited; if
 // there is none, start is stop. A block must begin at from.
-func (a *adamBounds) unbounded(from, end int) (start, stop int) {
+func (a *bounds) unbounded(from, end int) (start, stop int) {
 	if !a.usable {
 		return from, end
 	}
@@ -98,4 +94,4 @@ func (a *adamBounds) unbounded(from, end int) (start, stop int) {
 }
 
 // noted marks the extents of the stored states known.
-func (a *adamBounds) noted() { a.master.known, a.m1.known, a.m2.known = true, true, true }
+func (a *bounds) noted() { a.master.known, a.m1.known, a.m2.known = true, true, true }

@@ -1,4 +1,4 @@
-package emu
+package optimizer
 
 import (
 	"math"
@@ -8,13 +8,13 @@ import (
 	"octet/fp8"
 )
 
-// adamCodes updates a parameter with a master in F16 and moments in E4M3 and E5M2
+// codes updates a parameter with a master in F16 and moments in E4M3 and E5M2
 // from codes to codes, without FP32 in memory. Such an update is bound by arithmetic:
 // in one pass, the processor casts while it waits for divisions and roots. The bits are
-// those of adamW.update and adamState.store, which handle the elements that it leaves.
-type adamCodes struct {
-	state  *[3]adamState
-	bounds adamBounds
+// those of AdamW.update and State.store, which handle the elements that it leaves.
+type codes struct {
+	state  *[3]State
+	bounds bounds
 
 	rule  simd.AdamW
 	inv   [3]float32 // scale_inv; that of E4M3 times 2^8
@@ -33,18 +33,18 @@ type adamCodes struct {
 	canRead, canRun bool // whether this run's scales are finite, and also its values
 }
 
-// newCodes returns the adamCodes of a tensor, nil if its formats are not supported.
-func (t *adamTensor) newCodes() *adamCodes {
-	p, m, v := &t.state[0], &t.state[1], &t.state[2]
-	moment := m.out.DType == fp8.E4M3 || m.out.DType == fp8.E4M3IEEE
-	if !haveAdamCodes || p.out.DType != fp8.F16 || !moment || v.out.DType != fp8.E5M2 {
+// newCodes returns the codes path of a parameter, nil if its formats are not supported.
+func (t *Param) newCodes() *codes {
+	p, m, v := &t.States[0], &t.States[1], &t.States[2]
+	moment := m.DType == fp8.E4M3 || m.DType == fp8.E4M3IEEE
+	if !haveCodes || p.DType != fp8.F16 || !moment || v.DType != fp8.E5M2 {
 		return nil
 	}
-	c := &adamCodes{
-		state: &t.state, maxFinite: 0x7e, stochastic: p.out.Rounding == fp8.Stochastic,
+	c := &codes{
+		state: &t.States, maxFinite: 0x7e, stochastic: p.out.Rounding == fp8.Stochastic,
 		lift: [3]float32{1, 1, 1}, units: [3]float32{0x1p24, 0x1p25, 0x1p24},
 	}
-	if m.out.DType == fp8.E4M3IEEE {
+	if m.DType == fp8.E4M3IEEE {
 		c.maxFinite = 0x77
 	}
 	if v.floor {
@@ -53,8 +53,8 @@ func (t *adamTensor) newCodes() *adamCodes {
 	if c.stochastic {
 		c.lift = [3]float32{0x1p16, 0x1p8, 0x1p16}
 	}
-	for i := range t.state {
-		if !t.state[i].hasAmax() {
+	for i := range t.States {
+		if !t.States[i].hasAmax() {
 			return nil
 		}
 	}
@@ -69,13 +69,13 @@ func (t *adamTensor) newCodes() *adamCodes {
 }
 
 // read prepares a run's calls of amaxes.
-func (c *adamCodes) read(r *simd.AdamW) {
+func (c *codes) read(r *simd.AdamW) {
 	if c == nil {
 		return
 	}
 	c.rule, c.canRead = *r, true
 	for i := range c.inv {
-		c.inv[i] = c.state[i].scaleInv[0]
+		c.inv[i] = c.state[i].Scale[0]
 		if i == 1 {
 			c.inv[i] *= 0x1p8
 		}
@@ -87,15 +87,15 @@ func (c *adamCodes) read(r *simd.AdamW) {
 // amaxes returns the largest magnitudes of the new values of n elements from at on; n
 // is how many it can process. It may skip blocks that cannot exceed the maxima in
 // bounds.
-func (c *adamCodes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
+func (c *codes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
 	if c == nil || !c.canRead || len(grad) < 32 {
 		return 0, amax
 	}
 	var lanes [3][16]uint32
 	n = len(grad) &^ 31
 	for from, to := c.bounds.unbounded(at, at+n); from < to; from, to = c.bounds.unbounded(to, at+n) {
-		p, m, v := c.codes(from, to-from)
-		if adamAmaxAVX512(c, &p[0], &m[0], &v[0], &grad[from-at], to-from, &lanes) > c.maxFinite {
+		p, m, v := c.piece(from, to-from)
+		if amaxAVX512(c, &p[0], &m[0], &v[0], &grad[from-at], to-from, &lanes) > c.maxFinite {
 			return 0, amax
 		}
 		for i := range amax {
@@ -107,7 +107,7 @@ func (c *adamCodes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
 
 // write prepares a run's calls of store, for values with these amaxes. Finite amaxes
 // imply that all values that were read are finite.
-func (c *adamCodes) write(amax []float32) {
+func (c *codes) write(amax []float32) {
 	if c == nil {
 		return
 	}
@@ -121,7 +121,7 @@ func (c *adamCodes) write(amax []float32) {
 }
 
 // store updates n elements from at on; n is how many it can process.
-func (c *adamCodes) store(at int, grad []float32) (n int) {
+func (c *codes) store(at int, grad []float32) (n int) {
 	if c == nil || !c.canRun || len(grad) < 32 {
 		return 0
 	}
@@ -131,28 +131,30 @@ func (c *adamCodes) store(at int, grad []float32) (n int) {
 		return 0
 	}
 	n = len(grad) &^ 31
-	p, m, v := c.codes(at, n)
+	p, m, v := c.piece(at, n)
 	if c.stochastic {
-		adamStochasticAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, uint32(first/2))
+		stochasticAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, uint32(first/2))
 	} else {
-		adamNearestAVX512(c, &p[0], &m[0], &v[0], &grad[0], n)
+		nearestAVX512(c, &p[0], &m[0], &v[0], &grad[0], n)
 	}
 	return n
 }
 
 // notes reports whether to record the extents of the stored codes: only if all values
 // are finite.
-func (c *adamCodes) notes() bool { return c != nil && c.canRun && c.bounds.master != nil }
+func (c *codes) notes() bool { return c != nil && c.canRun && c.bounds.master != nil }
 
 // note records the extents of n elements from at on.
-func (c *adamCodes) note(at, n int) {
+func (c *codes) note(at, n int) {
 	block, blocks, x := at/extentBlock, n/extentBlock, &c.bounds
-	p, m, v := c.codes(at, n)
+	p, m, v := c.piece(at, n)
 	if blocks > 0 {
-		adamExtentsAVX512(&p[0], &m[0], &v[0], blocks, &x.master.max[block], &x.m1.max[block], &x.m2.max[block], &x.m2.min[block])
+		extentsAVX512(&p[0], &m[0], &v[0], blocks, &x.master.max[block], &x.m1.max[block], &x.m2.max[block], &x.m2.min[block])
 	}
 }
 
-func (c *adamCodes) codes(at, n int) (p []uint16, m, v []uint8) {
-	return c.state[0].in.U16[at : at+n], c.state[1].in.U8[at : at+n], c.state[2].in.U8[at : at+n]
+func (c *codes) piece(at, n int) (p []uint16, m, v []uint8) {
+	return c.state[0].U16[at : at+n], c.state[1].U8[at : at+n], c.state[2].U8[at : at+n]
 }
+
+func isFinite(x float32) bool { return x-x == 0 }
