@@ -15,7 +15,7 @@ import (
 type Operands struct {
 	Q, K, V        memory.Matrix
 	Out            *cast.Output
-	LSE            []float32 // [batch·heads, queries]; nil if nobody reads it
+	LSE            []float32 // [batch·heads, queries]: log-sum-exp of the scores; nil: not stored
 	Control        []int32   // step.control; nil gives position 0
 	Batch, HeadDim int
 }
