@@ -1,18 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-var patched = regexp.MustCompile(`(?m)^\+\+\+ b/(.+)$`)
 
 // Each patch adds one thing to the tree. The tree with the patch builds and trains ten steps
 // with it, and the patch touches no more files than CONTRIBUTING.md says.
@@ -23,15 +23,21 @@ func TestAdditionsTouchFewFiles(t *testing.T) {
 	for name, addition := range map[string]struct {
 		files int
 		train []string
+		tests func(t *testing.T, p patched)
 	}{
 		// An element op and its gradient, used as an activation: the ops with their loops in Go
 		// and CUDA C++, their graphs on gaudi, their conformance cases, a row of activations.
-		"op":     {4, []string{"model.activation=squared-relu", "--recipe", "fp8-delayed"}},
-		"recipe": {1, []string{"--recipe", "fp8-up-bf16"}},
+		"op": {4, []string{"model.activation=squared-relu", "--recipe", "fp8-delayed"}, nil},
+		// The same for two more ops, in float64 and with a kernel for each instruction set and
+		// for CUDA.
+		"kernel": {14, []string{"model.activation=reglu", "--recipe", "fp8-delayed"}, testReGLU},
+		"recipe": {1, []string{"--recipe", "fp8-up-bf16"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			binary, files := patch(t, filepath.Join("testdata", "additions", name+".patch"))
-			require.LessOrEqual(t, files, addition.files)
+			p := patch(t, filepath.Join("testdata", "additions", name+".patch"))
+			require.LessOrEqual(t, p.files, addition.files)
+			binary := filepath.Join(t.TempDir(), "octet")
+			p.run(t, nil, "build", "-buildvcs=false", "-o", binary, ".")
 			args := append([]string{
 				"train", "--backend", "emu", "--steps", "10", "--out", filepath.Join(t.TempDir(), "run"),
 				"data.paths=README.md", "data.seq=32", "train.micro_batch=4", "model.layers=1", "model.dim=32", "model.heads=2", "model.kv_heads=2", "model.ffn=48",
@@ -39,20 +45,59 @@ func TestAdditionsTouchFewFiles(t *testing.T) {
 			out, err := exec.Command(binary, args...).CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			require.Contains(t, string(out), "step-00000010")
+			if addition.tests != nil && !testing.Short() {
+				addition.tests(t, p)
+			}
 		})
 	}
 }
 
-// patch builds the command with a patch, through an overlay, and returns its path and the
-// number of files that the patch changes.
-func patch(t *testing.T, name string) (binary string, files int) {
+// testReGLU tests the kernels of kernel.patch: those of emu, and with a C and a C++ compiler
+// those of the accelerators, on stand-ins.
+func testReGLU(t *testing.T, p patched) {
+	p.run(t, []string{"GOOS=linux", "GOARCH=arm64"}, "build", "./backend/emu/simd")
+	tests := []struct{ dir, tags, run, cgo string }{
+		{"emu/simd", "", "^TestReGLUTwins$", ""},
+		{"emu/simd", "noasm", "^TestReGLUTwins$", ""},
+		{"emu", "", "^TestConformance$/^reglu", ""},
+		{"cuda", "cuda", "^TestConformance$/^reglu", "CGO_ENABLED=1"},
+		{"gaudi", "gaudi", "^TestConformanceOnTheStandIn$/^gaudi2$/^reglu", "CGO_ENABLED=1"},
+	}
+	_, noC := exec.LookPath(cmp.Or(os.Getenv("CC"), "gcc"))
+	_, noCXX := exec.LookPath(cmp.Or(os.Getenv("CXX"), "g++"))
+	for _, c := range tests {
+		if c.cgo != "" && (runtime.GOOS != "linux" || noC != nil || noCXX != nil) {
+			continue
+		}
+		out := p.run(t, []string{c.cgo}, "test", "-vet=off", "-v", "-tags", c.tags, "-run", c.run, "./backend/"+c.dir)
+		// With devices, tests that need a stand-in are skipped.
+		path := strings.ReplaceAll(strings.Trim(c.run, "^$"), "$/^", "/")
+		require.Regexp(t, "(?m)^ *--- (PASS: "+path+"|SKIP: )", out)
+	}
+}
+
+// patched is the tree with a patch, which go reads through an overlay.
+type patched struct {
+	name, overlay string
+	files         int // that the patch changes
+}
+
+var changed = regexp.MustCompile(`(?m)^\+\+\+ b/(.+)$`)
+
+const renew = `%[1]s does not fit this tree. Commit your changes, and apply what still fits:
+	git apply --3way %[1]s; git reset
+Mend the rest, then renew the patch:
+	git add -N . && git diff -U1 >new.patch && git reset && git apply -R new.patch && mv new.patch %[1]s
+%[2]s`
+
+func patch(t *testing.T, name string) patched {
 	t.Helper()
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
 	dir, err := os.Getwd()
 	require.NoError(t, err)
 	temp, replace := t.TempDir(), map[string]string{}
-	for _, m := range patched.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range changed.FindAllStringSubmatch(string(text), -1) {
 		target := filepath.Join(temp, m[1])
 		replace[filepath.Join(dir, m[1])] = target
 		require.NoError(t, os.MkdirAll(filepath.Dir(target), 0o700))
@@ -64,15 +109,22 @@ func patch(t *testing.T, name string) (binary string, files int) {
 	apply.Dir = temp
 	apply.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(temp))
 	out, err := apply.CombinedOutput()
-	require.NoError(t, err, "%s does not apply; make it anew with git diff: %s", name, out)
+	require.NoError(t, err, renew, name, out)
 	overlay := filepath.Join(temp, "overlay.json")
 	list, err := json.Marshal(map[string]any{"Replace": replace})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, list, 0o600))
-	binary = filepath.Join(temp, "octet")
-	out, err = exec.Command("go", "build", "-buildvcs=false", "-overlay", overlay, "-o", binary, ".").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return binary, len(replace)
+	return patched{name, overlay, len(replace)}
+}
+
+// run runs a command of go in the patched tree and returns its output.
+func (p patched) run(t *testing.T, env []string, command string, args ...string) string {
+	t.Helper()
+	c := exec.Command("go", append([]string{command, "-overlay", p.overlay}, args...)...)
+	c.Env = append(os.Environ(), env...)
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, renew, p.name, out)
+	return string(out)
 }
 
 // The number of files that name one format, granularity or collective is a lower bound of

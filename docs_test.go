@@ -121,7 +121,8 @@ func TestTestsOfDocuments(t *testing.T) {
 				continue
 			}
 			commands++
-			wanted, err := regexp.Compile(run[1] + run[2])
+			test, _, _ := strings.Cut(run[1]+run[2], "/") // without subtests
+			wanted, err := regexp.Compile(test)
 			require.NoError(t, err, "%s: %s", name, command[0])
 			for _, dir := range packages.FindAllString(args, -1) {
 				dir, below := strings.CutSuffix(path.Clean(dir), "/...")

@@ -31,8 +31,10 @@ var levels = [][]string{
 	{"infer", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm", "internal/hostmem"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "tools/kernelusage"},
-	{"backend/emu/gemm"},
-	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "csrc/standin", "data", "internal/writers", "recipe", "backend/emu/memory", "backend/emu/pool"},
+	{"backend/emu/attention", "backend/emu/optimizer"},
+	{"backend/emu/cast", "backend/emu/gemm"},
+	{"backend/emu/memory"},
+	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "csrc/standin", "data", "internal/writers", "recipe", "backend/emu/pool"},
 	// These import no package of this module.
 	{
 		"fp8", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels",

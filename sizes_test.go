@@ -75,7 +75,7 @@ var (
 	// notCode matches comments, literals and preprocessor lines.
 	notCode = regexp.MustCompile(`(?ms)//.*?$|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\B'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|.)*?$`)
 	// opensBody matches what precedes the brace of a function's body or a statement's block.
-	opensBody = regexp.MustCompile(`\)\s*(?:const\s*)?$`)
+	opensBody = regexp.MustCompile(`\)\s*(?:(?:const|noexcept)\s*)*$`)
 )
 
 // functionsInC lists the outermost functions of C or C++ code, methods included. ok
@@ -113,7 +113,7 @@ static const char *brackets[] = {"{", "}\"{"}; /* {
 { */
 struct S {
 	char open() const { return '{'; }
-	void two() {
+	void two() const noexcept {
 	}
 };
 namespace n {

@@ -16,7 +16,7 @@ import (
 )
 
 // Backend holds the memory of one set of variables on one device and turns
-// programs over them into executables. Package ref is the smallest; a Bound makes the
+// programs over them into executables. Package ref is the smallest; DeviceVars makes the
 // checks that all have in common. Its methods may be called from any
 // goroutine, one at a time. A device that needs an OS thread of its own gets it
 // from its Backend.
@@ -192,8 +192,21 @@ var registry = struct {
 	drivers map[string]Driver
 }{drivers: map[string]Driver{}}
 
-// Register makes a driver known by name; packages call it from init.
-func Register(d Driver) {
+// Register makes a driver known by name; packages call it from init. It panics if the name
+// is invalid or taken, or if Spec or Open is nil. The returned function removes the driver
+// again, for tests.
+func Register(d Driver) (remove func()) {
+	registry.Lock()
+	defer registry.Unlock()
+	_, taken := registry.drivers[d.Name]
+	switch {
+	case !spelling.IsName(d.Name):
+		panic(fmt.Sprintf("backend.Register: Driver.Name is %q: expected "+spelling.NameRule, d.Name))
+	case taken:
+		panic(fmt.Sprintf("backend.Register: this program already has a driver %q: choose another Driver.Name", d.Name))
+	case d.Spec == nil || d.Open == nil:
+		panic(fmt.Sprintf("backend.Register: driver %q needs Spec and Open: set both", d.Name))
+	}
 	if d.Lower == nil {
 		d.Lower = func(_ Spec, programs []*Program) ([]*Program, error) { return programs, nil }
 	}
@@ -208,9 +221,12 @@ func Register(d Driver) {
 	if d.Probe == nil {
 		d.Probe = func() []Finding { return nil }
 	}
-	registry.Lock()
-	defer registry.Unlock()
 	registry.drivers[d.Name] = d
+	return func() {
+		registry.Lock()
+		defer registry.Unlock()
+		delete(registry.drivers, d.Name)
+	}
 }
 
 // Drivers returns the registered drivers, highest Priority first.

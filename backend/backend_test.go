@@ -12,12 +12,14 @@ import (
 )
 
 func TestFind(t *testing.T) {
-	driver := func(name string, rank int, err error) backend.Driver {
-		return backend.Driver{Name: name, Priority: rank, Available: func(string) error { return err }}
+	register := func(name string, priority int, err error) {
+		d := ref.Driver()
+		d.Name, d.Priority, d.Available = name, priority, func(string) error { return err }
+		t.Cleanup(backend.Register(d))
 	}
-	backend.Register(driver("slow", 1000, nil))
-	backend.Register(driver("fast", 1001, nil))
-	backend.Register(driver("absent", 1002, errors.New("no such card")))
+	register("slow", 1000, nil)
+	register("fast", 1001, nil)
+	register("absent", 1002, errors.New("no such card"))
 
 	d, device, err := backend.Find("absent:3")
 	require.NoError(t, err)
@@ -32,6 +34,25 @@ func TestFind(t *testing.T) {
 	_, _, err = backend.Find("fasst:1")
 	require.ErrorContains(t, err, `unknown backend "fasst"; did you mean fast? (known: absent, fast, slow`)
 	require.Equal(t, "absent", backend.Drivers()[0].Name)
+}
+
+// A driver that Find could not return, or that would replace another, panics at once.
+func TestRegisterRefusesDrivers(t *testing.T) {
+	d := ref.Driver()
+	require.PanicsWithValue(t, `backend.Register: this program already has a driver "ref": choose another Driver.Name`, func() { backend.Register(d) })
+	d.Name = "own"
+	backend.Register(d)()
+	backend.Register(d)() // the name is free again
+	d.Name = "own:0"
+	require.PanicsWithValue(t, `backend.Register: Driver.Name is "own:0": expected at most 40 lower-case letters, digits, - and _, the first a letter`, func() { backend.Register(d) })
+	d.Name = "own"
+	for _, set := range []func(*backend.Driver){func(d *backend.Driver) { d.Spec = nil }, func(d *backend.Driver) { d.Open = nil }} {
+		lacking := d
+		set(&lacking)
+		require.PanicsWithValue(t, `backend.Register: driver "own" needs Spec and Open: set both`, func() { backend.Register(lacking) })
+	}
+	_, _, err := backend.Find("own")
+	require.ErrorContains(t, err, `unknown backend "own"`)
 }
 
 // renamed is a device of the driver called name.
@@ -56,7 +77,8 @@ func (full) Load(...*backend.Program) ([]backend.Executable, error) {
 // Load lowers all programs and runs the result, with the variables that lowering adds.
 func TestLoad(t *testing.T) {
 	var lowered []string
-	backend.Register(backend.Driver{Name: "lowering", Priority: -1, Lower: func(s backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+	d := ref.Driver()
+	d.Name, d.Priority, d.Lower = "lowering", -1, func(s backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
 		require.Equal(t, "lowering", s.Backend)
 		one := list[0].Vars().Tensor(backend.Stash, "one", fp8.F32, 1)
 		for i, p := range list {
@@ -71,7 +93,8 @@ func TestLoad(t *testing.T) {
 			list[i] = q
 		}
 		return list, nil
-	}})
+	}
+	t.Cleanup(backend.Register(d))
 	device := ref.Open(1, ref.Rounded)[0]
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Stash, "x", fp8.F32, 1)

@@ -38,8 +38,11 @@ func (c Control) AppendTo(b []byte) []byte {
 	return b
 }
 
-// ControlFrom decodes the words, for kernels on the host.
+// ControlFrom decodes the words, for kernels on the host; nil gives zeros.
 func ControlFrom(words []int32) Control {
+	if words == nil {
+		return Control{}
+	}
 	u64 := func(i int) uint64 { return uint64(uint32(words[i])) | uint64(uint32(words[i+1]))<<32 }
 	return Control{
 		Seed: u64(0), Step: u64(2), Token: u64(4),

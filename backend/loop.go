@@ -3,8 +3,8 @@ package backend
 import "fmt"
 
 // Looped is a CustomOp that computes its results in a loop over elements or rows. Backend
-// emu runs Loop.F on all threads, backend cuda Loop.CUDA, for loops over elements. They cast the results as they
-// cast those of their own ops.
+// emu runs Loop.F on all threads; backend cuda runs Loop.CUDA, and refuses loops over rows.
+// Both cast the results as they cast those of their own ops.
 type Looped interface {
 	CustomOp
 	// Loop returns the loop over the op's operands. It must list every operand that the
@@ -29,8 +29,8 @@ type Loop struct {
 	// write float32(x*y) + z.
 	F func(out, in [][]float32)
 	// WholeRows passes whole rows to F, for sums over a row, such as those of softmax and
-	// norms. Widths may then differ between operands.
-	// Otherwise all operands have the same width and F receives pieces of a row.
+	// norms. Widths may then differ between operands. Otherwise all operands have the same
+	// width and F receives pieces of a row.
 	WholeRows bool
 	// CUDA is CUDA C++ source for backend cuda, which refuses the op without it. It
 	// defines a function that computes F for one element,
@@ -67,7 +67,7 @@ func checkLoop(l Loop, operands []Operand) error {
 		writes[o.Tensor] = writes[o.Tensor] || o.Access != In
 	}
 	k.that(l.F != nil, "Loop.F is nil")
-	k.that(l.CUDA == "" || !l.WholeRows, "Loop has CUDA and WholeRows: CUDA computes single elements")
+	k.that(l.CUDA == "" || !l.WholeRows, "Loop has CUDA and WholeRows, but CUDA computes single elements: clear one of them")
 	k.that(l.CUDA == "" || len(l.In) > 0, "Loop has CUDA and no input: use backend.Fill")
 	k.that(len(l.Out) > 0, "Loop.Out is empty: the op has no result")
 	for i, casts := range l.Out {

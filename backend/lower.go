@@ -63,7 +63,7 @@ func Unfuse(p *Program, fused func(Op) bool) (*Program, error) {
 			return
 		}
 		var quantize []*Quantize
-		op := cloneOp(n.Op, func(t *Tensor) *Tensor { return t })
+		op := ReplaceOperands(n.Op, func(t *Tensor) *Tensor { return t })
 		v := reflect.ValueOf(op).Elem()
 		for i := range v.NumField() {
 			if v.Type().Field(i).Type != castsType {
@@ -108,7 +108,7 @@ func Casts(op Op) iter.Seq[Cast] {
 
 // MapCasts returns a copy of op with f applied to a copy of each list of casts.
 func MapCasts(op Op, f func([]Cast) []Cast) Op {
-	clone := cloneOp(op, func(t *Tensor) *Tensor { return t })
+	clone := ReplaceOperands(op, func(t *Tensor) *Tensor { return t })
 	v := reflect.ValueOf(clone).Elem()
 	for i := range v.NumField() {
 		if casts, ok := v.Field(i).Interface().([]Cast); ok {

@@ -131,9 +131,9 @@ func parseTag(tag string, op reflect.Value) (access Access, optional bool) {
 	return access, optional
 }
 
-// cloneOp copies op and replaces every operand by rename(operand). The copy shares
-// tensors that rename returns unchanged.
-func cloneOp(op Op, rename func(*Tensor) *Tensor) Op {
+// ReplaceOperands copies op and replaces every operand by replace(operand). The copy shares
+// tensors that replace returns unchanged.
+func ReplaceOperands(op Op, replace func(*Tensor) *Tensor) Op {
 	src := reflect.ValueOf(op).Elem()
 	dst := reflect.New(src.Type())
 	dst.Elem().Set(src)
@@ -145,7 +145,7 @@ func cloneOp(op Op, rename func(*Tensor) *Tensor) Op {
 	clone := dst.Interface().(Op)
 	_ = walkOperands(clone, func(_ string, _ Access, _ bool, tensor **Tensor) error {
 		if *tensor != nil {
-			*tensor = rename(*tensor)
+			*tensor = replace(*tensor)
 		}
 		return nil
 	})

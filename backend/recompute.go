@@ -52,7 +52,7 @@ func RecomputeForward(p *Program, segment func(*Node) string) (*Program, error) 
 					r.emitFor(q.rec, root, n)
 				}
 			}
-			n = n.with(cloneOp(n.Op, r.rename))
+			n = n.with(ReplaceOperands(n.Op, r.rename))
 		}
 		q.rec.add(n)
 	})
@@ -91,7 +91,7 @@ func (r *recomputation) emitFor(rec *record, t *Tensor, user *Node) {
 				r.declare(rec, root)
 			}
 		}
-		m := n.with(cloneOp(n.Op, r.rename))
+		m := n.with(ReplaceOperands(n.Op, r.rename))
 		m.Phase, m.Block = Recompute, user.Block
 		rec.add(m)
 	}

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 
@@ -49,6 +50,9 @@ func NewBase(r recipe.Recipe, vars *backend.Vars) (*Base, error) {
 // declaration of all layers and precedes every pass. It returns an error for a recipe that
 // the layers cannot use.
 func (b *Base) Build() error {
+	if b.built() {
+		return errors.New("nn: Build is called twice: call it once, after all layers and slots are declared")
+	}
 	for _, p := range b.Params {
 		if rows := p.Shape[0]; p.Sharded() && rows%b.Shards != 0 {
 			return fmt.Errorf("%s has %d rows, which %d ranks cannot share equally: use a number of ranks that divides them", p.Name, rows, b.Shards)
@@ -82,6 +86,16 @@ func (b *Base) Build() error {
 	return b.Vars.Err()
 }
 
+// built reports whether Build has declared the scale state.
+func (b *Base) built() bool { return b.Scales.one != nil }
+
+// declaring panics after Build, which gives every declared slot its scales.
+func (b *Base) declaring(name string) {
+	if b.built() {
+		panic(fmt.Sprintf("nn: %s is declared after Build: declare all layers and slots before", name))
+	}
+}
+
 // Constants yields every persistent tensor of the model, parameters aside, whose
 // initial value is not 0, with that value: scales are 1 until an amax is known.
 func (b *Base) Constants() iter.Seq2[*backend.Tensor, float32] {
@@ -111,8 +125,11 @@ type Shape struct {
 	HeadTokens int // as in backend.Spec
 }
 
-// Pass starts recording a pass into an empty program.
+// Pass starts recording a pass into an empty program. It panics before Build.
 func (b *Base) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
+	if !b.built() {
+		panic(fmt.Sprintf("nn: program %s records a pass before Build: call Build first", p.Name()))
+	}
 	return &Pass{
 		Program: p, Mode: mode, Batch: s.Batch, Seq: s.Seq, Control: s.Control,
 		First: true, Last: true, Ranks: max(1, s.Ranks), headTokens: s.HeadTokens,

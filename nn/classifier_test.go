@@ -176,6 +176,32 @@ func cosine(a, b []float64) float64 {
 	return ab / math.Sqrt(aa*bb)
 }
 
+// Declarations come before Build, passes after it, and a slot has the copies of its readers.
+func TestOrderOfDeclarations(t *testing.T) {
+	r, err := recipe.Lookup("fp8-delayed")
+	require.NoError(t, err)
+	m, err := newClassifier(r, backend.NewVars(), 32, 48, 16)
+	require.NoError(t, err)
+	require.EqualError(t, m.Build(), "nn: Build is called twice: call it once, after all layers and slots are declared")
+	p := m.Pass(m.Vars.Program("p"), nn.Train, nn.Shape{Batch: 16, Seq: 1})
+	require.PanicsWithValue(t, "nn: slot late is declared after Build: declare all layers and slots before", func() {
+		p.Open(m.Slot("late", m.first.Inputs()...), 16, 32)
+	})
+	require.PanicsWithValue(t, "nn: parameter third.weight is declared after Build: declare all layers and slots before", func() {
+		m.Linear("third", 16, 16, 0.1)
+	})
+	require.PanicsWithValue(t, "nn: slot input has no copy e5m2 delayed margin 4 stochastic: declare the slot with the copies of all its readers", func() {
+		p.Open(m.input, 16, 32).As(m.first.Grads()[0])
+	})
+	require.NoError(t, p.Err())
+
+	early, err := nn.NewBase(r, backend.NewVars())
+	require.NoError(t, err)
+	require.PanicsWithValue(t, "nn: program q records a pass before Build: call Build first", func() {
+		early.Pass(early.Vars.Program("q"), nn.Train, nn.Shape{})
+	})
+}
+
 // A model with an embedding needs no head.
 func TestEmbeddingWithoutAHead(t *testing.T) {
 	for _, name := range []string{"fp32", "bf16"} {

@@ -57,8 +57,9 @@ type Slot struct {
 }
 
 // Slot declares an activation or gradient, whose name is its path ("layers.3.mlp.input"),
-// with the copies that its readers need. Equal copies are shared.
+// with the copies that its readers need. Equal copies are shared. Slot panics after Build.
 func (b *Base) Slot(name string, readers ...Copy) *Slot {
+	b.declaring("slot " + name)
 	return b.Scales.declare(name, false, readers)
 }
 

@@ -16,9 +16,9 @@ import (
 //	wgrad    dW [out, in]     = dyᵀ [out, tokens] · x [tokens, in]  tokens
 //
 // The recipe gives each of the six operands a cast: format, scaling, granularity, scale
-// format, rounding ([recipe.Recipe.Cast]). Each of x, dy and W has two readers: fprop and wgrad read
-// x, dgrad and wgrad read dy, fprop and dgrad read W. Readers with equal casts share one
-// copy; a tensor and its copies are a [Slot] ([Base.Slot]).
+// format, rounding ([recipe.Recipe.Cast]). Each of x, dy and W has two readers: fprop and
+// wgrad read x, dgrad and wgrad read dy, fprop and dgrad read W. Readers with equal casts
+// share one copy; a tensor and its copies are a [Slot] ([Base.Slot]).
 //
 // Where each cast is made:
 //
@@ -26,27 +26,29 @@ import (
 //     result through the casts of x's slot ([Pass.Store]). With unit and delayed scales no
 //     wider copy is stored;
 //   - dy, likewise by the op of the backward that computes it;
-//   - W, once per update: CastWeights casts the masters to cached copies, which all
-//     micro-batches read (castWeight). The w3 of Smooth-SwiGLU is cast in every
-//     micro-batch, because its columns are multiplied by smoothing scales (smooth.go).
+//   - W, once per update: [Base.CastWeights] casts the masters to cached copies, which all
+//     micro-batches read (castWeight). Per-channel Smooth-SwiGLU casts w3 in every
+//     micro-batch, because it multiplies the columns by smoothing scales (smooth.go).
 //
 // When each scale is chosen (code = round(x·scale), and the GEMM multiplies by scale_inv):
 //
 //   - unit: never, it is 1;
 //   - delayed: at the end of an update, from the amax history of the last updates
 //     ([Base.UpdateScales]). The cast needs no pass of its own, and records this step's
-//     amax for the next update. A value beyond every past amax saturates;
-//   - current: between the op and the cast, from the tensor's own amax: the op stores a copy
-//     in the compute format, and three ops follow: Amax, UpdateScale, Quantize
-//     ([Pass.Close]);
+//     amax for the next update. A value beyond every amax of the history can saturate;
+//   - current: between the op and the cast, from the tensor's own amax. The op stores a
+//     copy in the compute format, and three ops follow: Amax, UpdateScale, Quantize
+//     ([Pass.Close]). For W they read the master;
 //   - per-row and per-block: by the cast itself, from the elements of each row or block of
-//     a stored copy.
+//     a stored copy, for W of the master.
 //
-// The GEMM accumulates in FP32 and multiplies the sum by both scale_inv. If scales change
-// along K, it multiplies each partial sum instead. y is stored in the compute format; dx too, or in
-// FP32 where several layers add to it; dW in FP32, into which every micro-batch accumulates. Evaluation and generation take the
-// scales of current casts, too, from the amax history (mode Frozen): a maximum over tokens would let earlier
-// tokens depend on later ones.
+// In evaluation and generation (mode [Frozen]) a current per-tensor scale of x comes from the
+// amax history, too: a maximum over tokens would let earlier tokens depend on later ones.
+//
+// The GEMM sums in FP32 (fprop in the matrix unit's own accumulator, [backend.Fast]) and
+// multiplies the sum by both scale_inv. If scales change along K, it multiplies each partial
+// sum instead. y is stored in the compute format; dx too, or in FP32 where several layers
+// add to it; dW in FP32, into which every micro-batch accumulates.
 type Linear struct {
 	recipe.Layer
 	weight *Param

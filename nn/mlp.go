@@ -74,8 +74,8 @@ func (l *MLP) isSwiGLU() bool { return l.activation == SwiGLU || l.activation ==
 func (l *MLP) Input() *Slot { return l.input }
 
 // OutputGrad declares the slot of the gradient that Backward reads, with a plain copy for
-// the residual branch. Call it once. With per-token smoothing, down's GEMMs read r ⊙ dY instead, which has its own
-// slot.
+// the residual branch. Call it once. With per-token smoothing, down's GEMMs read r ⊙ dY
+// instead, which has its own slot.
 func (l *MLP) OutputGrad(b *Base) *Slot {
 	if l.smooth.Form.PerToken() {
 		l.tokens = b.gradSlot(l.down)

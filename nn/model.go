@@ -13,10 +13,11 @@ type Model struct {
 	*Base
 	Config Config
 
-	embed  *Embedding
-	layers []*layer
-	norm   *RMSNorm
-	head   *Head
+	embed     *Embedding
+	embedGrad *Slot
+	layers    []*layer
+	norm      *RMSNorm
+	head      *Head
 }
 
 // layer is one decoder layer.
@@ -39,6 +40,7 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	}
 	b.ParamPrefix, b.Shards = "model.", c.Shards
 	m := &Model{Base: b, Config: c, embed: b.Embedding("embed", "embed_tokens", c.Vocab, c.Dim, c.InitStd)}
+	m.embedGrad = b.Slot("embed.grad", b.Plain())
 	for i := range c.Layers {
 		m.layers = append(m.layers, m.layer(fmt.Sprintf("layers.%d", i)))
 	}
@@ -124,7 +126,7 @@ func (m *Model) LossAndGrads(p *Pass, tokens, targets *backend.Tensor) *backend.
 	q := p.Backward()
 	below := func(i int) *Slot {
 		if i == 0 {
-			return m.Slot("embed.grad", m.Plain())
+			return m.embedGrad
 		}
 		return m.layers[i-1].out
 	}

@@ -74,6 +74,7 @@ func (p *Param) Padded(x []float32) ([]float32, error) {
 
 // param declares a parameter, whose master has the recipe's format if quantized, else F32.
 func (b *Base) param(name string, quantized bool, std float64, shape ...int) *Param {
+	b.declaring("parameter " + name)
 	p := &Param{Name: name, Shape: shape, Matrix: len(shape) == 2, Quantized: quantized, Rows: shape[0], std: std}
 	dtype := fp8.F32
 	if quantized {

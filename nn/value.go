@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"fmt"
+
 	"octet/backend"
 	"octet/fp8"
 	"octet/recipe"
@@ -74,8 +76,14 @@ func (p *Pass) Close(values ...*Value) {
 	}
 }
 
-// As returns the copy that c describes, with which the slot was declared.
-func (v *Value) As(c Copy) *backend.Tensor { return v.copies[v.slot.index(c)] }
+// As returns the copy that c describes. It panics if the slot was declared without c.
+func (v *Value) As(c Copy) *backend.Tensor {
+	i := v.slot.index(c)
+	if i < 0 {
+		panic(fmt.Sprintf("nn: slot %s has no copy %s: declare the slot with the copies of all its readers", v.slot.name, c))
+	}
+	return v.copies[i]
+}
 
 // Plain returns the copy in the compute format.
 func (p *Pass) Plain(v *Value) *backend.Tensor { return v.As(plain(p.compute)) }

@@ -14,9 +14,10 @@ type device struct {
 	pairs [][2]fp8.DType
 }
 
-// For returns the recipe adapted to a device, for a model's linear layers. e4m3 is the device's E4M3, pairs the FP8 format pairs that its GEMM library
-// supports, the activation or gradient first. The library may support fewer pairs than
-// the matrix units: cuBLASLt has no E5M2 by E5M2.
+// For returns the recipe adapted to a device, for a model's linear layers. e4m3 is the
+// device's E4M3, pairs the FP8 format pairs that its GEMM library supports, the activation
+// or gradient first. The library may support fewer pairs than the matrix units: cuBLASLt has
+// no E5M2 by E5M2.
 //
 // For replaces E4M3 by the device's variant in operands, whose limit changes with it,
 // and in the optimizer's moments. Where the GEMM library does not support a GEMM's

@@ -35,7 +35,7 @@ func TestMoved(t *testing.T) {
 		}
 		return list, err
 	}
-	backend.Register(emu)
+	t.Cleanup(backend.Register(emu))
 
 	c := train.Default()
 	c.Recipe = "bf16"

@@ -34,7 +34,7 @@ func TestAProfileHidesNothing(t *testing.T) {
 		}
 		return list, err
 	}
-	backend.Register(d)
+	t.Cleanup(backend.Register(d))
 	c := tinyConfig(t)
 	c.Train.Steps, c.Checkpoint.Every = 4, 2
 	c.Precision.Schedule = []train.RecipeChange{{Step: 2, Recipe: "fp8-delayed"}} // which opens the devices again

@@ -27,9 +27,9 @@ func HFConfig(c Config) checkpoint.Config {
 	}
 }
 
-// FromHF converts a Hugging Face config to an nn.Config. It returns an error for a
-// model that nn cannot build, with an activation that is not registered, say, and for one beyond the limits of [Config.Validate],
-// before anything of the model's size is allocated.
+// FromHF converts a Hugging Face config to an nn.Config. It returns an error for a model
+// that nn cannot build, such as one with an unknown activation, and for one beyond the
+// limits of [Config.Validate], before anything of the model's size is allocated.
 func FromHF(c checkpoint.Config) (nn.Config, error) {
 	m := nn.Config{
 		Layers: c.NumHiddenLayers, Dim: c.HiddenSize, Heads: c.NumAttentionHeads, KVHeads: c.NumKeyValueHeads,

@@ -9,7 +9,8 @@ import (
 )
 
 // Network records the passes of a language model whose layers are on an [nn.Base], as
-// [nn.Model] does. It has no run folder and no checkpoints: see ErrOwnNetwork. Tokens and targets are I32 [batch·seq].
+// [nn.Model] does. It has no run folder and no checkpoints: see ErrOwnNetwork. Tokens and
+// targets are I32 [batch·seq].
 type Network interface {
 	// Loss appends a forward pass. It returns the cross-entropy of each token in nats, F32
 	// [batch·seq], 0 where the target is negative.

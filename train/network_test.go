@@ -19,6 +19,7 @@ type own struct {
 	up, down                *nn.Linear
 	head                    *nn.Head
 	input, hidden, dUp, dUs *nn.Slot
+	embedGrad               *nn.Slot
 	dim, ffn                int
 }
 
@@ -31,6 +32,7 @@ func newOwn(b *nn.Base, c Config) (Network, error) {
 	m.input, m.hidden = b.Slot("up.input", m.up.Inputs()...), b.Slot("down.input", m.down.Inputs()...)
 	m.dUp = b.Slot("up.grad", m.up.Grads()...)
 	m.dUs = b.Slot("down.grad", append(m.down.Grads(), b.Plain())...)
+	m.embedGrad = b.Slot("embed.grad", b.Plain())
 	return m, nil
 }
 
@@ -70,7 +72,7 @@ func (m *own) record(p *nn.Pass, tokens, targets *backend.Tensor, grads bool) (*
 		m.up.Wgrad(q, in, du, nil)
 		dIn := q.Temp("input.grad", m.Recipe.Compute, n, m.dim)
 		m.up.Dgrad(q, du, dIn, false)
-		below := m.norm.Backward(q, saved, dIn, q.Plain(dx), m.Slot("embed.grad", m.Plain()))
+		below := m.norm.Backward(q, saved, dIn, q.Plain(dx), m.embedGrad)
 		m.embed.Backward(q, tokens, q.Plain(below), false)
 	}
 }

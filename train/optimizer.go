@@ -120,25 +120,29 @@ func (o *AdamW) Update(p *nn.Pass) {
 	o.model.CastWeights(p)
 }
 
-// record appends the gradient norm, StepGate and one AdamW for each group of
-// parameters with equal weight decay and formats.
+// The groups of parameters with equal weight decay and formats.
+const (
+	quantized     = iota // weights of linear layers, in the recipe's formats
+	otherMatrices        // in F32: the embedding and the head, or what a Network has
+	vectors              // gains of norms, without weight decay
+	groupCount
+)
+
+// groupPaths are public: dumps, profiles and comparisons contain adamw.layers and the like.
+var groupPaths = [groupCount]string{quantized: "layers", otherMatrices: "embedding", vectors: "norms"}
+
+// record appends the gradient norm, StepGate and one AdamW for each group.
 func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
-	var groups [3]struct {
-		name   string
-		params []*nn.Param
-	}
-	for i, name := range []string{"layers", "embedding", "norms"} {
-		groups[i].name = name
-	}
+	var groups [groupCount][]*nn.Param
 	for _, param := range o.model.Params {
-		g := 1
+		g := otherMatrices
 		switch {
 		case param.Quantized:
-			g = 0
+			g = quantized
 		case !param.Matrix:
-			g = 2
+			g = vectors
 		}
-		groups[g].params = append(groups[g].params, param)
+		groups[g] = append(groups[g], param)
 	}
 	c := o.config
 	gate := &backend.StepGate{
@@ -147,24 +151,24 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 		Clip: float32(c.Clip),
 	}
 	p.Add(gate)
-	for i, g := range groups {
-		if len(g.params) == 0 {
+	for g, params := range groups {
+		if len(params) == 0 {
 			continue
 		}
 		op := &backend.AdamW{
 			Control: control, Step: o.Step, Coef: gate.Coef, Skip: o.Skip,
-			Amaxes: p.Temp("adamw."+g.name+".amax", fp8.F32, 3*len(g.params)),
+			Amaxes: p.Temp("adamw."+groupPaths[g]+".amax", fp8.F32, 3*len(params)),
 			Beta1:  float32(c.Betas[0]), Beta2: float32(c.Betas[1]), Eps: float32(c.Eps),
 			Rounding: o.model.Recipe.Optimizer.Rounding,
-			Pow2:     o.model.Recipe.Optimizer.Pow2, FloorV: i == 0 && o.model.Recipe.Optimizer.FloorV,
+			Pow2:     o.model.Recipe.Optimizer.Pow2, FloorV: g == quantized && o.model.Recipe.Optimizer.FloorV,
 		}
 		if c.EpsForm == "corrected" {
 			op.EpsForm = backend.EpsCorrected
 		}
-		if i < 2 {
+		if g != vectors {
 			op.WeightDecay = float32(c.WeightDecay)
 		}
-		for _, param := range g.params {
+		for _, param := range params {
 			m1, m2 := o.m1[param], o.m2[param]
 			op.Grad = append(op.Grad, param.Reduced)
 			op.Shard = param.Sharded()
@@ -173,7 +177,7 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 			op.MasterScale = append(op.MasterScale, param.Master.Scale)
 			op.M1Scale, op.M2Scale = append(op.M1Scale, m1.Scale), append(op.M2Scale, m2.Scale)
 		}
-		q := p.Scope("adamw." + g.name)
+		q := p.Scope("adamw." + groupPaths[g])
 		if op.Shard && op.HasAmaxes() {
 			first := *op
 			first.AmaxOnly, op.AmaxGiven = true, true

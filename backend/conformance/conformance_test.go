@@ -33,7 +33,7 @@ func TestEveryOpHasACase(t *testing.T) {
 			}
 		}
 	}
-	require.Empty(t, missing)
+	require.Empty(t, missing, "add cases with the op to the file of its group, cases_*.go")
 }
 
 // idle is a backend whose programs do nothing.
@@ -70,9 +70,9 @@ func TestEveryCaseFailsIfOpsDoNothing(t *testing.T) {
 	}
 }
 
-// lowering returns a registered driver of ref with a lowering of its own.
-func lowering(lower func(backend.Spec, []*backend.Program) ([]*backend.Program, error)) backend.Driver {
-	d := ref.Driver()
+// lowering registers a driver of ref with a lowering of its own, until remove is called.
+func lowering(lower func(backend.Spec, []*backend.Program) ([]*backend.Program, error)) (d backend.Driver, remove func()) {
+	d = ref.Driver()
 	spec := d.Spec
 	d.Name, d.Priority, d.Lower = "lowering", -2, lower
 	d.Spec = func(device string) (backend.Spec, error) {
@@ -80,14 +80,13 @@ func lowering(lower func(backend.Spec, []*backend.Program) ([]*backend.Program, 
 		s.Backend = "lowering"
 		return s, err
 	}
-	backend.Register(d)
-	return d
+	return d, backend.Register(d)
 }
 
 // A cast rounds the op's FP32 result: a separate Quantize after the op gives the same bits.
 func TestUnfusedProgramsGiveTheSameBits(t *testing.T) {
 	rewritten := 0
-	d := lowering(func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+	d, remove := lowering(func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
 		p := list[0]
 		q, err := backend.Unfuse(p, func(backend.Op) bool { return false })
 		if err == nil && q.Hash() != p.Hash() {
@@ -95,6 +94,7 @@ func TestUnfusedProgramsGiveTheSameBits(t *testing.T) {
 		}
 		return []*backend.Program{q}, err
 	})
+	defer remove()
 	for c := range Cases() {
 		build := c.build
 		c.build = func(b *fixture) {

@@ -45,7 +45,7 @@ func TestEverySettingMatters(t *testing.T) {
 // if the program is not valid with the change.
 func (c Case) runMutated(ctx context.Context, i int, field string) (accepted bool, err error) {
 	accepted = true
-	d := lowering(func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+	d, remove := lowering(func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
 		p := list[0]
 		q := p.Vars().Program(p.Name())
 		for j, n := range p.Nodes() {
@@ -58,6 +58,7 @@ func (c Case) runMutated(ctx context.Context, i int, field string) (accepted boo
 		accepted = accepted && len(p.Temps()) == 0 && q.Err() == nil
 		return []*backend.Program{q}, q.Err()
 	})
+	defer remove()
 	err = c.Run(ctx, d, "")
 	return accepted, err
 }

@@ -26,7 +26,7 @@ func (b *binder) loop(n *backend.Node) ([]call, error) {
 	loop := n.Op.(backend.Looped).Loop()
 	switch {
 	case loop.WholeRows:
-		return nil, unsupported(n, "the Loop of %T has WholeRows, and CUDA source computes single elements", n.Op)
+		return nil, unsupported(n, "the Loop of %T has WholeRows, but CUDA source computes single elements: split the op into built-in ops and loops over elements, or run it on emu", n.Op)
 	case loop.CUDA == "":
 		return nil, unsupported(n, "the Loop of %T has no CUDA source: set Loop.CUDA", n.Op)
 	}

@@ -19,7 +19,8 @@ type blend struct {
 	Sum     []backend.Cast  `op:"cast"`
 	Product []backend.Cast  `op:"cast"`
 
-	Source string
+	Source    string
+	WholeRows bool
 }
 
 const blended = `// the constants of this function
@@ -45,7 +46,7 @@ func (o *blend) Reference(args backend.Arguments) {
 
 func (o *blend) Loop() backend.Loop {
 	return backend.Loop{
-		In: []*backend.Tensor{o.A, o.B, o.W}, Out: [][]backend.Cast{o.Sum, o.Product}, CUDA: o.Source,
+		In: []*backend.Tensor{o.A, o.B, o.W}, Out: [][]backend.Cast{o.Sum, o.Product}, CUDA: o.Source, WholeRows: o.WholeRows,
 		F: func(out, in [][]float32) {
 			for i, x := range in[0] {
 				out[0][i] = float32(x*in[2][i]) + in[1][i]
@@ -101,9 +102,12 @@ func TestRefusedCustomOps(t *testing.T) {
 	x, y := v.Tensor(backend.Stash, "x", fp8.F32, 8, 4), v.Tensor(backend.Stash, "y", fp8.F32, 8, 4)
 	wide := slices.Repeat([]backend.Cast{{Out: y}}, 11)
 	_, silent := blendOf("")
+	_, rows := blendOf("")
+	rows.Nodes()[0].Op.(*blend).WholeRows = true
 	for message, p := range map[string]*backend.Program{
-		"layer: cuda.blend: unsupported by backend cuda: the Loop of *cuda.blend has no CUDA source: set Loop.CUDA":                                                     silent,
-		"cuda.referencealone: unsupported by backend cuda: no kernel for *cuda.referenceAlone; a custom op must implement backend.Looped, with CUDA source in its Loop": single(v, &referenceAlone{Y: y}),
+		"layer: cuda.blend: unsupported by backend cuda: the Loop of *cuda.blend has no CUDA source: set Loop.CUDA":                                                                                                 silent,
+		"layer: cuda.blend: unsupported by backend cuda: the Loop of *cuda.blend has WholeRows, but CUDA source computes single elements: split the op into built-in ops and loops over elements, or run it on emu": rows,
+		"cuda.referencealone: unsupported by backend cuda: no kernel for *cuda.referenceAlone; a custom op must implement backend.Looped, with CUDA source in its Loop":                                             single(v, &referenceAlone{Y: y}),
 	} {
 		require.NoError(t, p.Err())
 		_, err := (&binder{address: newMap().of}).bind(p.Nodes()[0])

@@ -19,7 +19,7 @@ type device struct {
 	spec   backend.Spec
 	stream *libcuda.Stream
 
-	vars      backend.Bound
+	vars      backend.DeviceVars
 	addresses map[*backend.Tensor]libcuda.Ptr // of the variables
 	external  map[string]Region               // memory of variables that other code owns, by name
 	adopted   bool                            // context and stream are external too
@@ -221,7 +221,7 @@ func (d *device) Usage() (backend.Usage, error) {
 
 // contiguous returns the address of a persistent tensor or view of n bytes.
 func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
-	if err := d.vars.Fits(t, n); err != nil {
+	if err := d.vars.CheckCopy(t, n); err != nil {
 		return 0, err
 	}
 	return d.addresses[t.Root()] + libcuda.Ptr(t.Offset*t.DType.Size()), nil

@@ -13,8 +13,8 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// Load allocates variables and binds programs to the device. One block holds their temps, cuBLASLt's workspace,
-// the scratch memory of kernels and their tables.
+// Load allocates variables and binds programs to the device. One block holds their temps,
+// cuBLASLt's workspace, the scratch memory of kernels and their tables.
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	if err := d.vars.Load(programs, d.allocVars); err != nil {
 		return nil, err

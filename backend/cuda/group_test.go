@@ -331,16 +331,22 @@ func TestRankThatLeaves(t *testing.T) {
 	}
 }
 
-// An observed run ends with its context, even during a collective.
+// An observed run ends with its context, even while its device waits in a collective.
 func TestObservedRunIsCancelled(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
 	p := openPair(t, "")
+	d := p.devices[0].(*device)
 	ctx, cancel := context.WithCancel(t.Context())
-	err := p.run[0].RunObserved(ctx, func(*backend.Node, backend.Memory) error {
-		time.AfterFunc(10*time.Millisecond, cancel) // the next node waits for rank 1
-		return nil
-	})
+	go func() {
+		defer cancel()
+		for reached := "none"; reached == "none" && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+			d.group.mu.Lock()
+			reached = d.lastCollective()
+			d.group.mu.Unlock()
+		}
+	}()
+	err := p.run[0].RunObserved(ctx, func(*backend.Node, backend.Memory) error { return nil })
 	p.ends(t, err, "rank 0 left the group", "context canceled")
 }
 

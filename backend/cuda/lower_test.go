@@ -40,7 +40,9 @@ func forDevice(t *testing.T) backend.Spec {
 func byBlock(t *testing.T, name string) bool {
 	r, err := recipe.Lookup(name)
 	require.NoError(t, err)
-	return slices.ContainsFunc(r.Rows, func(row recipe.Row) bool { return row.Granularity != (recipe.Granularity{}) && row.Granularity != recipe.PerTensor })
+	return slices.ContainsFunc(r.Rows, func(row recipe.Row) bool {
+		return row.Granularity != (recipe.Granularity{}) && row.Granularity != recipe.PerTensor
+	})
 }
 
 // runnable requires that a program contains only ops that the device can run.

@@ -2,6 +2,7 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/simd"
 )
 
@@ -21,14 +22,14 @@ func (b *binder) activation(_ *backend.Node, o *backend.Activation) (kernel, err
 		return nil, b.unsupported("no kernel for activation %d", o.Kind)
 	}
 	x := b.matrix(o.X)
-	e := b.emitter(o.Out, x.Cols)
+	result := b.output(o.Out)
 	buffers := b.pieceBuffers(x.Cols)
-	run := b.pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
+	run := b.pool.Pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
 		y := buffers[worker][:n]
 		f.apply(y, x.Piece(y, row, col, n))
-		e.store(worker, row, col, y)
+		result.Store(worker, row, col, y)
 	})
-	return compute(storing(run, e)), nil
+	return compute(cast.Storing(run, result)), nil
 }
 
 var _ = implementOp(row{}, (*binder).activationGrad)
@@ -39,12 +40,12 @@ func (b *binder) activationGrad(_ *backend.Node, o *backend.ActivationGrad) (ker
 		return nil, b.unsupported("no kernel for the gradient of activation %d", o.Kind)
 	}
 	x, dout := b.matrix(o.X), b.matrix(o.DOut)
-	e := b.emitter(o.DX, x.Cols)
+	result := b.output(o.DX)
 	inputs, gradients := b.pieceBuffers(x.Cols), b.pieceBuffers(x.Cols)
-	run := b.pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
+	run := b.pool.Pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
 		dx := gradients[worker][:n]
 		f.gradient(dx, x.Piece(inputs[worker], row, col, n), dout.Piece(dx, row, col, n))
-		e.store(worker, row, col, dx)
+		result.Store(worker, row, col, dx)
 	})
-	return compute(storing(run, e)), nil
+	return compute(cast.Storing(run, result)), nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/emu/attention"
 	"octet/backend/emu/gemm"
 	"octet/fp8"
 )
@@ -79,7 +80,8 @@ func TestAttentionGrad(t *testing.T) {
 					for _, x := range []*backend.Tensor{dq, dk, dv} {
 						require.NoError(t, d.Write(x, make([]byte, x.Bytes())))
 					}
-					(&binder{device: d}).attentionGradWith(kernel, op, split)()
+					b := &binder{device: d}
+					attention.NewGrad(d.pool, kernel, b.attentionGradOperands(op), split)()
 					what := fmt.Sprintf("%s, split %v", kernel.Name, split)
 					check(what)
 					got := [3][]float64{d.values(dq), d.values(dk), d.values(dv)}

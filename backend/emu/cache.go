@@ -21,7 +21,7 @@ func (b *binder) cacheWrite(o *backend.CacheWrite) kernel {
 	words := b.i32(o.Control)
 	name := o.Cache.String()
 	return func(context.Context) error {
-		position := int(readControl(words).Position)
+		position := int(backend.ControlFrom(words).Position)
 		if position < 0 || position > places-n {
 			return fmt.Errorf("%d rows from position %d on do not fit into the %d positions of cache %s: generate fewer tokens or make the cache longer", n, position, places, name)
 		}

@@ -15,8 +15,8 @@
 // A GEMM computes the chain acc = fma(a, b, acc) in FP32, k ascending (package gemm says
 // for which formats this is the same on all machines); the dequantizing scales
 // (scale_inv) multiply the finished sum. Every other op reads its operands as FP32
-// (memory.Matrix), computes in FP32, and stores its result through the op's casts (emitter):
-// rounded once, in all requested formats, without a wider copy in memory. Package simd
+// (memory.Matrix), computes in FP32, and stores its result through the op's casts
+// (cast.Output): rounded once, in all requested formats, without a wider copy. Package simd
 // does the arithmetic on slices; its vector kernels give casts, scales and norms the
 // same bits on every architecture. Float64 appears where an op computes one value (the
 // root of a mean square, a bias correction, a sum of losses) and in GELU.

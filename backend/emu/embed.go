@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 )
@@ -15,18 +16,18 @@ var _ = implement((*binder).embed)
 func (b *binder) embed(o *backend.Embed) func() {
 	table, ids := b.matrix(o.Table), b.integers(o.IDs)
 	vocab := o.Table.Rows()
-	e := b.emitter(o.Out, table.Cols)
+	result := b.output(o.Out)
 	buffers := b.pieceBuffers(table.Cols)
-	run := b.pieces(o.IDs.Elems(), table.Cols, func(worker, token, col, n int) {
-		if id := ids.at(token); uint(id) < uint(vocab) {
-			e.store(worker, token, col, table.Piece(buffers[worker], id, col, n))
+	run := b.pool.Pieces(o.IDs.Elems(), table.Cols, func(worker, token, col, n int) {
+		if id := ids(token); uint(id) < uint(vocab) {
+			result.Store(worker, token, col, table.Piece(buffers[worker], id, col, n))
 			return
 		}
 		invalid := buffers[worker][:n]
 		fillWith(invalid, float32(math.NaN()))
-		e.store(worker, token, col, invalid)
+		result.Store(worker, token, col, invalid)
 	})
-	return storing(run, e)
+	return cast.Storing(run, result)
 }
 
 var _ = implement((*binder).embedGrad)
@@ -43,7 +44,7 @@ func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
 		col := task * width
 		n := min(width, cols-col)
 		for token := range tokens {
-			if id := ids.at(token); uint(id) < uint(vocab) {
+			if id := ids(token); uint(id) < uint(vocab) {
 				at := id*grad.LD + col
 				simd.Add(grad.F32[at:at+n], dout.Piece(buffers[worker], token, col, n))
 			}

@@ -1,7 +1,6 @@
 package emu
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -9,6 +8,7 @@ import (
 	"octet/backend"
 	"octet/backend/arith"
 	"octet/backend/emu/gemm"
+	"octet/backend/emu/optimizer"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -53,9 +53,9 @@ type device struct {
 	pool    *pool.Pool
 	rank    int
 	group   *group
-	vars    backend.Bound
-	memory  map[*backend.Tensor][]byte   // persistent tensors, views excluded
-	extents map[*backend.Tensor]*extents // same keys
+	vars    backend.DeviceVars
+	memory  map[*backend.Tensor][]byte             // persistent tensors, views excluded
+	extents map[*backend.Tensor]*optimizer.Extents // same keys
 	rope    []*angleTable
 
 	buffers map[bufferKey][][]float32
@@ -110,7 +110,7 @@ func Open(model string, o backend.Options) ([]backend.Backend, error) {
 		d := &device{
 			name: name, spec: s, amx: model == modelAMX, model: gemmModel, pool: pool.New(s.Threads), rank: rank, group: g,
 			memory:  map[*backend.Tensor][]byte{},
-			extents: map[*backend.Tensor]*extents{},
+			extents: map[*backend.Tensor]*optimizer.Extents{},
 			buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
 		}
 		d.spec.Threads = d.pool.Size() // the pool has no more workers than there are processors
@@ -128,10 +128,10 @@ func (d *device) Spec() backend.Spec { return d.spec }
 
 // persistent returns the n bytes of a contiguous persistent tensor or view.
 func (d *device) persistent(t *backend.Tensor, n int) ([]byte, error) {
-	if err := d.vars.Fits(t, n); err != nil {
+	if err := d.vars.CheckCopy(t, n); err != nil {
 		return nil, err
 	}
-	from := t.Offset * t.DType.Size()
+	from := t.DType.Bytes(t.Offset)
 	return d.memory[t.Root()][from : from+n], nil
 }
 
@@ -166,7 +166,7 @@ func (d *device) Close() error {
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	err := d.vars.Load(programs, func(fresh []*backend.Tensor) error {
 		for _, t := range fresh {
-			d.memory[t], d.extents[t] = pool.Bytes(t.Bytes()), new(extents)
+			d.memory[t], d.extents[t] = pool.Bytes(t.Bytes()), new(optimizer.Extents)
 		}
 		return nil
 	})
@@ -189,63 +189,6 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		list[i] = x
 	}
 	return list, nil
-}
-
-// kernel runs one op. It allocates nothing: everything it needs is bound at load time.
-type kernel func(context.Context) error
-
-type executable struct {
-	binder  *binder
-	nodes   []*backend.Node
-	kernels []kernel
-}
-
-func (x *executable) Run(ctx context.Context) error {
-	if err := x.interrupted(ctx); err != nil {
-		return err
-	}
-	for i, k := range x.kernels {
-		if err := k(ctx); err != nil {
-			return x.failed(i, err)
-		}
-		x.binder.group.done[x.binder.rank].Add(1)
-	}
-	return nil
-}
-
-// failed returns the error of a node and closes the group, so that the other ranks
-// stop too.
-func (x *executable) failed(node int, err error) error {
-	x.binder.group.close(err, x.binder.rank)
-	return fmt.Errorf("%s: %w", x.nodes[node].Path(), err)
-}
-
-// interrupted returns ctx's error. If there is one, it closes the group: the other
-// ranks would wait for this one in the next collective.
-func (x *executable) interrupted(ctx context.Context) error {
-	err := ctx.Err()
-	if err != nil {
-		x.binder.group.close(err, x.binder.rank)
-	}
-	return err
-}
-
-func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
-	for i, k := range x.kernels {
-		err := x.interrupted(ctx) // cheap compared with observing an op
-		if err == nil {
-			err = k(ctx)
-		}
-		if err != nil {
-			return x.failed(i, err)
-		}
-		x.binder.group.done[x.binder.rank].Add(1)
-		if err := observe(x.nodes[i], observed{x.binder}); err != nil {
-			x.binder.group.close(err, x.binder.rank)
-			return err
-		}
-	}
-	return nil
 }
 
 // unsupported returns the error of an op that the device does not run.

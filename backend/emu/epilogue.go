@@ -2,6 +2,7 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 )
@@ -21,9 +22,9 @@ func (b *binder) epilogue(o *backend.Epilogue) func() {
 		r := b.matrix(o.Out)
 		plus = &r
 	}
-	e := b.emitter([]backend.Cast{{Out: o.Out, Scale: o.OutScale, Amax: o.Amax}}, x.Cols)
+	result := b.output([]backend.Cast{{Out: o.Out, Scale: o.OutScale, Amax: o.Amax}})
 	buffers, others := b.pieceBuffers(x.Cols), b.pieceBuffers(x.Cols)
-	run := b.pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
+	run := b.pool.Pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
 		v := buffers[worker][:n]
 		x.Load(v, row, col)
 		if rowScale != nil {
@@ -35,7 +36,7 @@ func (b *binder) epilogue(o *backend.Epilogue) func() {
 		if plus != nil {
 			simd.Add(v, plus.Piece(others[worker], row, col, n))
 		}
-		e.store(worker, row, col, v)
+		result.Store(worker, row, col, v)
 	})
-	return storing(run, e)
+	return cast.Storing(run, result)
 }

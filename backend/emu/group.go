@@ -230,11 +230,11 @@ func (b *binder) allReduce(node *backend.Node, o *backend.AllReduce) (kernel, er
 		mine.op, first, combine = "allreduce (max)", 0, simd.MaxMagnitudes
 	}
 	n, offers := len(mine.f32), b.group.offers
-	chunks := pool.CeilDiv(n, taskElems)
+	chunks := pool.CeilDiv(n, pool.TaskElems)
 	own := pool.CeilDiv(chunks-b.rank, len(offers))
 	return b.collective(node, mine, own, func(_, task int) {
-		from := (task*len(offers) + b.rank) * taskElems
-		to := min(n, from+taskElems)
+		from := (task*len(offers) + b.rank) * pool.TaskElems
+		to := min(n, from+pool.TaskElems)
 		result := offers[0].f32[from:to]
 		for _, other := range offers[first:] {
 			combine(result, other.f32[from:to])
@@ -253,9 +253,9 @@ func (b *binder) reduceScatter(node *backend.Node, o *backend.ReduceScatter) (ke
 	if len(mine.f32) != n*len(offers) {
 		return nil, fmt.Errorf("operand X must have %d times the elements of Out, one part for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
 	}
-	return b.collective(node, mine, pool.CeilDiv(n, taskElems), func(_, task int) {
-		from := task * taskElems
-		to := min(n, from+taskElems)
+	return b.collective(node, mine, pool.CeilDiv(n, pool.TaskElems), func(_, task int) {
+		from := task * pool.TaskElems
+		to := min(n, from+pool.TaskElems)
 		part := b.rank * n
 		copy(out[from:to], offers[0].f32[part+from:part+to])
 		for _, other := range offers[1:] {

@@ -6,6 +6,7 @@ import (
 
 	"octet/backend"
 	"octet/backend/emu/memory"
+	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
@@ -29,25 +30,33 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 	limit := float64(o.Codes.DType.ClipLimit())
 	rows, cols := o.X.Rows(), x.Cols
 	width := cmp.Or(o.Codes.Block.Cols, cols)
-	buffers := b.scratch(cols)
-	count, each := rowTasks(rows, cols)
+	buffers, unpacked := b.scratch(cols), make([][]uint8, b.pool.Size())
+	for w := range unpacked {
+		unpacked[w] = make([]uint8, cols)
+	}
+	count, each := pool.RowTasks(rows, cols)
 	sums := make([]castSums, count)
+	outer := 1.0
 	task := func(worker, task int) {
 		var s castSums
 		for row := task * each; row < min(rows, (task+1)*each); row++ {
 			line := x.Row(buffers[worker], row)
 			s.amax = fp8.MaxAmax(s.amax, fp8.Amax(line))
+			stored := codes.Codes(unpacked[worker], row, 0, cols)
 			block := o.Codes.ScaleIndex(row * cols)
 			for col := 0; col < cols; col += width {
-				n, scale := min(width, cols-col), float64(scales.At(block))
+				n, scale := min(width, cols-col), float64(scales.At(block))*outer
 				block++
-				s.add(line[col:col+n], codes.U8[row*codes.LD+col:][:n], values, scale, limit*scale)
+				s.add(line[col:col+n], stored[col:col+n], values, scale, limit*scale)
 			}
 		}
 		sums[task] = s
 	}
 	elems := float64(o.X.Elems())
 	return func() {
+		if o.Codes.Outer != nil {
+			outer = float64(codes.ScaleInv())
+		}
 		b.pool.Run(count, task)
 		var all castSums
 		for _, s := range sums {
@@ -87,7 +96,7 @@ func (s *castSums) add(x []float32, codes []uint8, values *[256]float32, scale, 
 // scaleStatistics writes the statistics of all scales to CastHealth.Out. Logarithms are
 // relative to the first scale, so that equal scales have a deviation of exactly 0.
 func scaleStatistics(out []float32, scales *memory.BlockScales) {
-	n := max(len(scales.F32), len(scales.E8M0))
+	n := max(len(scales.F32), len(scales.Codes))
 	first := math.Log2(float64(scales.At(0)))
 	lowest, largest := math.Inf(1), 0.0
 	var sum, squares float64
@@ -109,25 +118,21 @@ var _ = implement((*binder).rowCosine)
 // rowCosine sums each row in float64, in order.
 func (b *binder) rowCosine(o *backend.RowCosine) func() {
 	x, y, out := b.matrix(o.A), b.matrix(o.B), b.f32(o.Out)
-	rows, cols, ld := o.A.Rows(), x.Cols, o.Out.LD
+	cols, ld := x.Cols, o.Out.LD
 	left, right := b.scratch(cols), b.scratch(cols)
-	count, each := rowTasks(rows, cols)
-	task := func(worker, task int) {
-		for i := task * each; i < min(rows, (task+1)*each); i++ {
-			u, v := x.Row(left[worker], i), y.Row(right[worker], i)
-			var dot, uu, vv float64
-			for j, a := range u {
-				a, b := float64(a), float64(v[j])
-				dot += a * b
-				uu += a * a
-				vv += b * b
-			}
-			cosine := 0.0
-			if uu != 0 && vv != 0 {
-				cosine = dot / (math.Sqrt(uu) * math.Sqrt(vv))
-			}
-			out[i], out[ld+i], out[2*ld+i] = float32(cosine), float32(math.Sqrt(uu)), float32(math.Sqrt(vv))
+	return b.pool.Rows(x.Rows, cols, func(worker, i int) {
+		u, v := x.Row(left[worker], i), y.Row(right[worker], i)
+		var dot, uu, vv float64
+		for j, a := range u {
+			a, b := float64(a), float64(v[j])
+			dot += a * b
+			uu += a * a
+			vv += b * b
 		}
-	}
-	return func() { b.pool.Run(count, task) }
+		cosine := 0.0
+		if uu != 0 && vv != 0 {
+			cosine = dot / (math.Sqrt(uu) * math.Sqrt(vv))
+		}
+		out[i], out[ld+i], out[2*ld+i] = float32(cosine), float32(math.Sqrt(uu)), float32(math.Sqrt(vv))
+	})
 }

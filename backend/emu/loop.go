@@ -2,6 +2,7 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/memory"
 )
 
@@ -35,7 +36,7 @@ type loopInput struct {
 }
 
 type loopOutput struct {
-	*emitter
+	*cast.Output
 	cols    int
 	buffers [][]float32
 }
@@ -52,27 +53,22 @@ func (b *binder) loop(from backend.Loop) func() {
 		widest = max(widest, t.Cols())
 		l.in = append(l.in, loopInput{b.matrix(t), t.Rows() == 1, buffers(t.Cols())})
 	}
-	var emitters []*emitter
+	var outputs []*cast.Output
 	for _, casts := range from.Out {
 		_, n := backend.ResultShape(casts)
 		widest = max(widest, n)
-		emitters = append(emitters, b.emitter(casts, n))
-		l.out = append(l.out, loopOutput{emitters[len(emitters)-1], n, buffers(n)})
+		outputs = append(outputs, b.output(casts))
+		l.out = append(l.out, loopOutput{outputs[len(outputs)-1], n, buffers(n)})
 	}
 	for range b.pool.Size() {
 		l.outArgs = append(l.outArgs, loopArgs(len(l.out)))
 		l.inArgs = append(l.inArgs, loopArgs(len(l.in)))
 	}
 	if !from.WholeRows {
-		return storing(b.pieces(height, cols, l.compute), emitters...)
+		return cast.Storing(b.pool.Pieces(height, cols, l.compute), outputs...)
 	}
-	tasks, perTask := rowTasks(height, widest)
-	task := func(worker, task int) {
-		for row := task * perTask; row < min(height, (task+1)*perTask); row++ {
-			l.compute(worker, row, 0, widest)
-		}
-	}
-	return storing(func() { b.pool.Run(tasks, task) }, emitters...)
+	run := b.pool.Rows(height, widest, func(worker, row int) { l.compute(worker, row, 0, widest) })
+	return cast.Storing(run, outputs...)
 }
 
 // loopArgs returns n slices in memory that shares no cache line with another worker's.
@@ -94,6 +90,6 @@ func (l *loop) compute(worker, row, col, n int) {
 	}
 	l.f(out, in)
 	for i := range l.out {
-		l.out[i].store(worker, row, col, out[i])
+		l.out[i].Store(worker, row, col, out[i])
 	}
 }

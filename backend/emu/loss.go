@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 )
@@ -27,55 +28,52 @@ var _ = implement((*binder).crossEntropy)
 func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	logits, targets, loss := b.matrix(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
 	words := b.i32(o.Control)
-	var gradient *emitter
+	var gradient *cast.Output
 	if o.DLogits != nil {
-		gradient = b.emitter([]backend.Cast{{Out: o.DLogits}}, logits.Cols)
+		gradient = b.output([]backend.Cast{{Out: o.DLogits}})
 	}
 	var invTokens float32
 	valid, cols, nan := o.Valid, logits.Cols, float32(math.NaN())
 	b.pool.Reserve(lossPiece + cols)
 	tokens := o.Logits.Rows()
-	tasks, height := rowTasks(tokens, cols)
-	task := func(worker, task int) {
+	rows := b.pool.Rows(tokens, cols, func(worker, t int) {
 		scratch := b.pool.Scratch[worker]
 		buffer, grad := scratch[:lossPiece], scratch[lossPiece:lossPiece+cols]
-		for t := task * height; t < min(tokens, (task+1)*height); t++ {
-			target, scale := targets.at(t), float32(0)
-			switch {
-			case target < 0:
-				loss[t] = 0
-				clear(grad[:valid])
-			case target >= valid:
-				loss[t] = nan
-				fillWith(grad[:valid], nan)
-			default:
-				top := largestLogit(&logits, t, valid, buffer)
-				sum := exponentials(grad, &logits, t, valid, top, buffer, min(t+1, tokens-1))
-				loss[t] = float32(float64(top) - float64(logits.Piece(buffer, t, target, 1)[0]) + math.Log(sum))
-				scale = float32(float64(invTokens) / sum)
-			}
-			if gradient == nil {
-				continue
-			}
-			clear(grad[valid:])
-			for from := 0; from < cols; from += lossPiece {
-				piece := grad[from:min(from+lossPiece, cols)]
-				simd.Scale(piece, scale)
-				if at := target - from; at >= 0 && at < len(piece) {
-					piece[at] -= invTokens
-				}
-				gradient.store(worker, t, from, piece)
-			}
+		target, scale := targets(t), float32(0)
+		switch {
+		case target < 0:
+			loss[t] = 0
+			clear(grad[:valid])
+		case target >= valid:
+			loss[t] = nan
+			fillWith(grad[:valid], nan)
+		default:
+			top := largestLogit(&logits, t, valid, buffer)
+			sum := exponentials(grad, &logits, t, valid, top, buffer, min(t+1, tokens-1))
+			loss[t] = float32(float64(top) - float64(logits.Piece(buffer, t, target, 1)[0]) + math.Log(sum))
+			scale = float32(float64(invTokens) / sum)
 		}
-	}
+		if gradient == nil {
+			return
+		}
+		clear(grad[valid:])
+		for from := 0; from < cols; from += lossPiece {
+			piece := grad[from:min(from+lossPiece, cols)]
+			simd.Scale(piece, scale)
+			if at := target - from; at >= 0 && at < len(piece) {
+				piece[at] -= invTokens
+			}
+			gradient.Store(worker, t, from, piece)
+		}
+	})
 	run := func() {
-		invTokens = readControl(words).InvTokens
-		b.pool.Run(tasks, task)
+		invTokens = backend.ControlFrom(words).InvTokens
+		rows()
 	}
 	if gradient == nil {
 		return run
 	}
-	return storing(run, gradient)
+	return cast.Storing(run, gradient)
 }
 
 // largestLogit returns the largest of the first n logits of a row.

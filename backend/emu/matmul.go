@@ -16,7 +16,7 @@ var _ = implementOp(row{blockScaled: []string{"A", "B"}}, (*binder).matMul)
 // matMul binds a MatMul to a gemm. AMX's arithmetic takes only operands with per-tensor
 // scales, and no F32.
 func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
-	if m := b.model; m != nil && o.A.DType.IsFP8() && !slices.Contains(m.Pairs, [2]fp8.DType{o.A.DType, o.B.DType}) {
+	if m := b.model; m != nil && o.A.DType.IsQuantized() && !slices.Contains(m.Pairs, [2]fp8.DType{o.A.DType, o.B.DType}) {
 		return nil, b.unsupported("%s × %s, A is %s and B is %s; it multiplies %s", o.A.DType, o.B.DType, o.A, o.B, listed(m.Pairs))
 	}
 	blocked := scaledByBlock(o.A) || scaledByBlock(o.B)
@@ -25,15 +25,18 @@ func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 		multiply = gemm.NewAMX
 	}
 	run := 0 // promotion interval in elements of k; 0: none
-	if m := b.model; m != nil && o.A.DType.IsFP8() {
+	if m := b.model; m != nil && o.A.DType.IsQuantized() {
 		multiply = gemm.NewFused(m.Sum)
 		if o.Accum == backend.Promoted {
 			run = m.Promote
 		}
 	}
 	left, right := b.matrix(o.A), b.matrix(o.B)
-	if blocked { // ScaleBlocks takes all scales
-		left.Scale, right.Scale = nil, nil
+	if blocked && o.A.Outer == nil { // ScaleBlocks takes it
+		left.Scale = nil
+	}
+	if blocked && o.B.Outer == nil {
+		right.Scale = nil
 	}
 	g, err := multiply(b.pool, left, o.TransA, right, o.TransB, b.matrix(o.Out))
 	switch {

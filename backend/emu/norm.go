@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
@@ -13,24 +14,20 @@ var _ = implement((*binder).rmsNorm)
 
 func (b *binder) rmsNorm(o *backend.RMSNorm) func() {
 	x, gain, invRMS := b.matrix(o.X), b.f32(o.Gain), b.f32(o.InvRMS)
-	e := b.emitter(o.Out, x.Cols)
+	result := b.output(o.Out)
 	buffers, results := b.scratch(x.Cols), b.scratch(x.Cols)
-	tokens := o.X.Rows()
-	tasks, height := rowTasks(tokens, x.Cols)
-	task := func(worker, task int) {
+	run := b.pool.Rows(x.Rows, x.Cols, func(worker, r int) {
 		out := results[worker]
-		for r := task * height; r < min(tokens, (task+1)*height); r++ {
-			v := x.Row(buffers[worker], r)
-			mean := float64(simd.Dot(v, v)) / float64(len(v))
-			inv := float32(1 / math.Sqrt(mean+float64(o.Eps)))
-			if invRMS != nil {
-				invRMS[r] = inv
-			}
-			simd.ScaleByGain(out, v, gain, inv)
-			e.store(worker, r, 0, out)
+		v := x.Row(buffers[worker], r)
+		mean := float64(simd.Dot(v, v)) / float64(len(v))
+		inv := float32(1 / math.Sqrt(mean+float64(o.Eps)))
+		if invRMS != nil {
+			invRMS[r] = inv
 		}
-	}
-	return storing(func() { b.pool.Run(tasks, task) }, e)
+		simd.ScaleByGain(out, v, gain, inv)
+		result.Store(worker, r, 0, out)
+	})
+	return cast.Storing(run, result)
 }
 
 // gainRows is how many rows one partial sum of DGain covers: enough that the partial
@@ -45,7 +42,7 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 		residual = b.matrix(o.Residual)
 	}
 	gain, invRMS, dgain := b.f32(o.Gain), b.f32(o.InvRMS), b.f32(o.DGain)
-	e := b.emitter(o.DX, x.Cols)
+	result := b.output(o.DX)
 	tokens, cols := o.X.Rows(), x.Cols
 	chunks := pool.CeilDiv(tokens, gainRows)
 	partial := b.shared(chunks * cols)
@@ -63,10 +60,10 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 			if o.Residual != nil {
 				simd.Add(dx, residual.Row(inputs[worker], r))
 			}
-			e.store(worker, r, 0, dx)
+			result.Store(worker, r, 0, dx)
 		}
 	}
-	columns := b.pieces(1, cols, func(_, _, col, n int) {
+	columns := b.pool.Pieces(1, cols, func(_, _, col, n int) {
 		out := dgain[col : col+n]
 		sum := partial[col : col+n]
 		for chunk := 1; chunk < chunks; chunk++ {
@@ -78,8 +75,8 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 			copy(out, sum)
 		}
 	})
-	return storing(func() {
+	return cast.Storing(func() {
 		b.pool.Run(chunks, rowsTask)
 		columns()
-	}, e)
+	}, result)
 }

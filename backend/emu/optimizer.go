@@ -5,96 +5,42 @@ import (
 
 	"octet/backend"
 	"octet/backend/emu/memory"
-	"octet/backend/emu/pool"
-	"octet/backend/emu/simd"
+	"octet/backend/emu/optimizer"
+	"octet/fp8"
 )
 
-// The optimizer's ops work on lists of tensors, whose elements are cut into spans by
-// the shapes alone.
+var _ = implementOp(row{blockScaled: []string{"M1", "M2"}, keepsExtents: true}, func(b *binder, _ *backend.Node, o *backend.AdamW) (kernel, error) {
+	return compute(b.adamW(o)), nil
+})
 
-// span is a run of elements of one tensor of a list.
-type span struct {
-	tensor   int
-	row, col int // where it begins
-	n        int
-}
-
-// spans cuts a list of tensors into spans of n elements, fewer at the end of a
-// row. A tensor without gaps counts as one row.
-func spans(list []*backend.Tensor, n int) []span {
-	var all []span
-	for i, t := range list {
-		rows, cols := t.Rows(), t.Cols()
-		if t.Contiguous() {
-			rows, cols = 1, t.Elems()
-		}
-		for _, s := range rowSpans(rows, cols, n) {
-			s.tensor = i
-			all = append(all, s)
-		}
+func (b *binder) adamW(o *backend.AdamW) func() {
+	a := &optimizer.AdamW{
+		Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, EpsForm: o.EpsForm, WeightDecay: o.WeightDecay,
+		Rounding: o.Rounding, Pow2: o.Pow2, FloorV: o.FloorV,
+		AmaxOnly: o.AmaxOnly, AmaxGiven: o.AmaxGiven, Shard: o.Shard,
+		Control: b.i32(o.Control), Step: b.i32(o.Step), Skip: b.i32(o.Skip),
+		Coef: b.f32(o.Coef), Amaxes: b.f32(o.Amaxes),
 	}
-	return all
-}
-
-// rowSpans cuts each row into spans of n elements, fewer at its end.
-func rowSpans(rows, cols, n int) (list []span) {
-	for row := range rows {
-		for col := 0; col < cols; col += n {
-			list = append(list, span{row: row, col: col, n: min(n, cols-col)})
+	for i, g := range o.Grad {
+		p := optimizer.Param{Grad: b.matrix(g), Extents: b.extents[g]}
+		for j, t := range []*backend.Tensor{o.Master[i], o.M1[i], o.M2[i]} {
+			p.States[j] = optimizer.State{Matrix: b.matrix(t), Block: t.Block.Cols, Stream: fp8.NameKey(t.Name), Extents: b.extents[t]}
+			p.States[j].Scale = b.f32(t.Scale) // all of them, unlike matrix
 		}
+		a.Params = append(a.Params, p)
 	}
-	return list
+	return a.Bind(b.pool)
 }
-
-// taskSpans is how many spans of AdamW form a task: enough that many workers do not
-// contend for tasks.
-const taskSpans = 8
-
-// eachSpan returns a function that runs f over n spans.
-func (b *binder) eachSpan(n int, f func(worker, span int)) func() {
-	task := func(worker, task int) {
-		for s := task * taskSpans; s < min(n, (task+1)*taskSpans); s++ {
-			f(worker, s)
-		}
-	}
-	return func() { b.pool.Run(pool.CeilDiv(n, taskSpans), task) }
-}
-
-// squareSpan is the elements of a span of SumSquares. It is long because prefetches at
-// its end fetch another worker's span.
-const squareSpan = 16384
 
 var _ = implement((*binder).sumSquares)
 
 func (b *binder) sumSquares(o *backend.SumSquares) func() {
-	list, noted := make([]memory.Matrix, len(o.X)), make([]*extents, len(o.X))
-	for i, x := range o.X {
-		list[i], noted[i] = b.matrix(x), b.extents[x]
+	var list []memory.Matrix
+	var extents []*optimizer.Extents
+	for _, x := range o.X {
+		list, extents = append(list, b.matrix(x)), append(extents, b.extents[x])
 	}
-	all, out := spans(o.X, squareSpan), b.f32(o.Out)
-	partial := make([]float64, len(all))
-	b.pool.Reserve(squareSpan)
-	task := func(worker, task int) {
-		s := &all[task]
-		x := list[s.tensor].Piece(b.pool.Scratch[worker], s.row, s.col, s.n)
-		partial[task] = simd.SumSquares(x)
-		if e := noted[s.tensor]; e.wanted() {
-			e.note(s.col, x)
-		}
-	}
-	return func() {
-		b.pool.Run(len(all), task)
-		for _, e := range noted {
-			if e.wanted() {
-				e.known = true
-			}
-		}
-		var total float64
-		for _, p := range partial {
-			total += p
-		}
-		out[0] = float32(total)
-	}
+	return optimizer.SumSquares(b.pool, list, extents, b.f32(o.Out))
 }
 
 var _ = implement((*binder).stepGate)
@@ -111,11 +57,7 @@ func (b *binder) stepGate(o *backend.StepGate) func() {
 		if o.Clip > 0 {
 			coef[0] = float32(min(1, float64(o.Clip)/(root+1e-6)))
 		}
-		finite := isFinite(sumSquares[0])
-		for _, a := range amax {
-			finite = finite && isFinite(a)
-		}
-		if finite {
+		if fp8.MaxAmax(sumSquares[0], fp8.Amax(amax)) <= math.MaxFloat32 {
 			skip[0] = 0
 			step[0]++
 		} else {
@@ -123,5 +65,3 @@ func (b *binder) stepGate(o *backend.StepGate) func() {
 		}
 	}
 }
-
-func isFinite(x float32) bool { return x-x == 0 }

@@ -2,6 +2,7 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
@@ -11,63 +12,7 @@ import (
 var _ = implement((*binder).quantize, "Out")
 
 func (b *binder) quantize(o *backend.Quantize) func() {
-	rows, cols := o.X.Rows(), o.X.Cols()
-	var blocked, one []backend.Cast // casts in one have one scale or none: they share a pass
-	for _, c := range o.Out {
-		if c.Out.Block == backend.PerTensor {
-			one = append(one, c)
-		} else {
-			blocked = append(blocked, c)
-		}
-	}
-	e := b.emitter(one, cols)
-	height, width := e.taskShape()
-	width = min(width, cols)
-	load := b.scaledRows(o, max(width, min(cols, pieceWidth(cols))))
-	var runs []func()
-	for _, c := range blocked {
-		runs = append(runs, b.blockCast(load, c, rows, cols))
-	}
-	if len(one) > 0 {
-		piece := func(worker, row, col, n int) { e.store(worker, row, col, load(worker, row, col, n)) }
-		if x := b.matrix(o.X); x.U16 != nil && o.RowScale == nil && o.ColScale == nil && e.requantizes() {
-			piece = func(worker, row, col, n int) { e.requantize(worker, row, col, n, &x) }
-		}
-		run := b.pieces(rows, cols, piece)
-		if width > 0 {
-			run = b.blocks(rows, cols, height, width, piece)
-		}
-		runs = append(runs, storing(run, e))
-	}
-	return func() {
-		for _, run := range runs {
-			run()
-		}
-	}
-}
-
-// loader returns n elements of one row from (row, col) on. The caller must not write
-// to them.
-type loader func(worker, row, col, n int) []float32
-
-// scaledRows returns a loader of X times RowScale and ColScale, of at most width elements
-// at a time.
-func (b *binder) scaledRows(o *backend.Quantize, width int) loader {
-	x, rowScale, colScale := b.matrix(o.X), b.f32(o.RowScale), b.f32(o.ColScale)
-	buffers := b.scratch(width)
-	return func(worker, row, col, n int) []float32 {
-		v, scaled := x.Piece(buffers[worker], row, col, n), buffers[worker][:n]
-		if rowScale != nil {
-			copy(scaled, v)
-			simd.Scale(scaled, rowScale[row])
-			v = scaled
-		}
-		if colScale != nil {
-			simd.Multiply(scaled, v, colScale[col:col+n])
-			v = scaled
-		}
-		return v
-	}
+	return cast.Quantize(b.pool, b.matrix(o.X), b.f32(o.RowScale), b.f32(o.ColScale), b.casts(o.Out))
 }
 
 var _ = implement((*binder).amax)
@@ -76,18 +21,18 @@ func (b *binder) amax(o *backend.Amax) func() {
 	x, out := b.matrix(o.X), b.f32(o.Out)
 	buffers := b.pieceBuffers(x.Cols)
 	if len(out) == 1 {
-		top := make([][16]uint32, b.pool.Size())
-		run := b.pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
-			maxBits(&top[worker][0], fp8.Amax(x.Piece(buffers[worker], row, col, n)))
+		top := make(cast.Maxima, b.pool.Size())
+		run := b.pool.Pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
+			top.Include(worker, fp8.Amax(x.Piece(buffers[worker], row, col, n)))
 		})
 		return func() {
 			clear(top)
 			run()
-			out[0] = largest(top)
+			out[0] = top.Largest()
 		}
 	}
 	columns := b.columnMax(x.Cols)
-	run := b.pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
+	run := b.pool.Pieces(o.X.Rows(), x.Cols, func(worker, row, col, n int) {
 		columns.fold(worker, col, x.Piece(buffers[worker], row, col, n))
 	})
 	return func() {
@@ -156,7 +101,11 @@ func (b *binder) updateScale(o *backend.UpdateScale) func() {
 			return
 		}
 		for i, a := range amax {
-			if s, ok := fp8.ScaleFor(a, o.Limit, o.Pow2); ok || !o.Keep {
+			s, ok := fp8.ScaleFor(a, o.Limit, o.Pow2)
+			if o.Outer {
+				s = fp8.OuterScale(a, o.Limit)
+			}
+			if ok || !o.Keep {
 				scale[i], inv[i] = s, 1/s
 			}
 		}
@@ -185,7 +134,7 @@ func (b *binder) fill(o *backend.Fill) func() {
 	out := b.matrix(o.Out)
 	bf16 := []uint16{0}
 	fp8.EncodeBF16(bf16, []float32{o.Value})
-	return b.pieces(out.Rows, out.Cols, func(_, row, col, n int) {
+	return b.pool.Pieces(out.Rows, out.Cols, func(_, row, col, n int) {
 		at := row*out.LD + col
 		if out.DType == fp8.F32 {
 			fillWith(out.F32[at:at+n], o.Value)

@@ -213,3 +213,11 @@ func TestFill(t *testing.T) {
 		require.EqualValues(t, float32(0.1), v)
 	}
 }
+
+func float32s(x []float64) []float32 {
+	y := make([]float32, len(x))
+	for i, v := range x {
+		y[i] = float32(v)
+	}
+	return y
+}

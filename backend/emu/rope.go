@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/simd"
 )
 
@@ -13,7 +14,7 @@ var _ = implement((*binder).rope)
 // rope rotates whole rows at a time by a table of angles.
 func (b *binder) rope(o *backend.Rope) func() {
 	x, words := b.matrix(o.X), b.i32(o.Control)
-	e := b.emitter(o.Out, x.Cols)
+	result := b.output(o.Out)
 	table := b.angles(o.HeadDim, o.Theta, o.Seq)
 	sign := float32(1)
 	if o.Inverse {
@@ -21,23 +22,19 @@ func (b *binder) rope(o *backend.Rope) func() {
 	}
 	var position int
 	b.pool.Reserve(2 * x.Cols)
-	total := o.X.Rows()
-	tasks, height := rowTasks(total, x.Cols)
-	task := func(worker, task int) {
+	run := b.pool.Rows(x.Rows, x.Cols, func(worker, r int) {
 		scratch := b.pool.Scratch[worker]
 		buffer, out := scratch[:x.Cols], scratch[x.Cols:2*x.Cols]
-		for r := task * height; r < min(total, (task+1)*height); r++ {
-			in := x.Row(buffer, r)
-			cos, sin := table.at(position + r%o.Seq)
-			simd.Rotate(out, in, cos, sin, sign)
-			e.store(worker, r, 0, out)
-		}
-	}
-	return storing(func() {
-		position = int(readControl(words).Position)
+		in := x.Row(buffer, r)
+		cos, sin := table.at(position + r%o.Seq)
+		simd.Rotate(out, in, cos, sin, sign)
+		result.Store(worker, r, 0, out)
+	})
+	return cast.Storing(func() {
+		position = int(backend.ControlFrom(words).Position)
 		table.cover(position, o.Seq)
-		b.pool.Run(tasks, task)
-	}, e)
+		run()
+	}, result)
 }
 
 // angleTable holds the cosines and sines of a window of positions, for one head size

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
@@ -77,24 +78,21 @@ func smoothingScale(q float64, margin int, exact bool) float32 {
 // cache.
 func (b *binder) swiGLUPerToken(o *backend.SwiGLU) func() {
 	up, gate, scales := b.matrix(o.Up), b.matrix(o.Gate), b.f32(o.TokenScale)
-	tokens, cols := o.Up.Rows(), o.Up.Cols()
-	e := b.emitter(o.Out, cols)
+	cols := up.Cols
+	result := b.output(o.Out)
 	ups, products := b.scratch(cols), b.scratch(cols)
-	tasks, height := rowTasks(tokens, cols)
-	task := func(worker, task int) {
+	run := b.pool.Rows(up.Rows, cols, func(worker, r int) {
 		a := products[worker]
-		for r := task * height; r < min(tokens, (task+1)*height); r++ {
-			u := up.Row(ups[worker], r)
-			gate.Load(a, r, 0)
-			simd.MulSiLU(a, u, a)
-			top := fp8.Amax(a)
-			if o.ScaleOfUp {
-				top = fp8.Amax(u)
-			}
-			scales[r] = smoothingScale(float64(top), 0, o.Exact)
-			simd.Scale(a, 1/scales[r])
-			e.store(worker, r, 0, a)
+		u := up.Row(ups[worker], r)
+		gate.Load(a, r, 0)
+		simd.MulSiLU(a, u, a)
+		top := fp8.Amax(a)
+		if o.ScaleOfUp {
+			top = fp8.Amax(u)
 		}
-	}
-	return storing(func() { b.pool.Run(tasks, task) }, e)
+		scales[r] = smoothingScale(float64(top), 0, o.Exact)
+		simd.Scale(a, 1/scales[r])
+		result.Store(worker, r, 0, a)
+	})
+	return cast.Storing(run, result)
 }

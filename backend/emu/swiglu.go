@@ -2,6 +2,7 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/cast"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 )
@@ -33,16 +34,16 @@ func (b *binder) swiGLU(o *backend.SwiGLU) func() {
 	}
 	in, invC := b.gated(o.Up, o.Gate), b.f32(o.InvC)
 	cols := o.Up.Cols()
-	e := b.emitter(o.Out, cols)
-	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
+	result := b.output(o.Out)
+	run := b.pool.Pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
 		up, a := in.piece(worker, row, col, n)
 		simd.MulSiLU(a, up, a)
 		if invC != nil {
 			simd.Multiply(a, a, invC[col:col+n])
 		}
-		e.store(worker, row, col, a)
+		result.Store(worker, row, col, a)
 	})
-	return storing(run, e)
+	return cast.Storing(run, result)
 }
 
 var _ = implement((*binder).swiGLUAmax)
@@ -55,7 +56,7 @@ func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 	if o.UpOut != nil {
 		ups = b.columnMax(cols)
 	}
-	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
+	run := b.pool.Pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
 		up, a := in.piece(worker, row, col, n)
 		if ups != nil {
 			ups.fold(worker, col, up)
@@ -89,9 +90,9 @@ func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
 	in, dout, invC := b.gated(o.Up, o.Gate), b.matrix(o.DOut), b.f32(o.InvC)
 	tokenScale := b.f32(o.TokenScale)
 	cols := o.Up.Cols()
-	dUp, dGate := b.emitter(o.DUp, cols), b.emitter(o.DGate, cols)
+	dUp, dGate := b.output(o.DUp), b.output(o.DGate)
 	buffers := b.pieceBuffers(cols)
-	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
+	run := b.pool.Pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
 		up, dg := in.piece(worker, row, col, n)
 		du := buffers[worker][:n]
 		dout.Load(du, row, col)
@@ -102,8 +103,8 @@ func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
 			simd.Scale(du, 1/tokenScale[row])
 		}
 		simd.MulSiLUGradient(du, dg, du, up, dg)
-		dUp.store(worker, row, col, du)
-		dGate.store(worker, row, col, dg)
+		dUp.Store(worker, row, col, du)
+		dGate.Store(worker, row, col, dg)
 	})
-	return storing(run, dUp, dGate)
+	return cast.Storing(run, dUp, dGate)
 }

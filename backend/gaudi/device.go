@@ -17,7 +17,7 @@ type device struct {
 	lost  bool // by the process: no further calls
 
 	allocated int64 // bytes of device memory
-	vars      backend.Bound
+	vars      backend.DeviceVars
 	addresses map[*backend.Tensor]libsynapse.Ptr // of the variables
 	layouts   layouts                            // of the variables
 	loaded    []*backend.Program
@@ -107,14 +107,14 @@ func (d *device) checkLayouts(wanted layouts, programs []*backend.Program) error
 
 // Write returns as soon as src is copied, before the device has it.
 func (d *device) Write(t *backend.Tensor, src []byte) error {
-	if err := d.vars.Fits(t, len(src)); err != nil {
+	if err := d.vars.CheckCopy(t, len(src)); err != nil {
 		return err
 	}
 	return d.variables().Write(t, src)
 }
 
 func (d *device) Read(t *backend.Tensor, dst []byte) error {
-	if err := d.vars.Fits(t, len(dst)); err != nil {
+	if err := d.vars.CheckCopy(t, len(dst)); err != nil {
 		return err
 	}
 	return d.variables().fetch(t, dst)

@@ -118,7 +118,7 @@ func (l lowering) swiGLUGrad(o *backend.SwiGLUGrad) {
 	}
 }
 
-var _ = implementOp(row[*backend.Activation]{build: (*builder).activation, lower: lowering.activation})
+var _ = implementElementwise((*builder).activation)
 
 // activation computes GELU by erf, because SynapseAI's GELU kernel may use the tanh form,
 // and ReLU by where, which keeps NaN.
@@ -135,15 +135,7 @@ func (b *builder) activation(o *backend.Activation) error {
 	return nil
 }
 
-func (l lowering) activation(o *backend.Activation) {
-	for _, p := range rangesOf(o.X, l.limit) {
-		part := *o
-		part.X, part.Out = p.of(o.X), p.ofCasts(o.Out)
-		l.add(&part)
-	}
-}
-
-var _ = implementOp(row[*backend.ActivationGrad]{build: (*builder).activationGrad, lower: lowering.activationGrad})
+var _ = implementElementwise((*builder).activationGrad)
 
 func (b *builder) activationGrad(o *backend.ActivationGrad) error {
 	x, dOut := b.wide(o.X), b.wide(o.DOut)
@@ -157,14 +149,6 @@ func (b *builder) activationGrad(o *backend.ActivationGrad) error {
 		return b.unsupported("no graph for the gradient of activation %d", o.Kind)
 	}
 	return nil
-}
-
-func (l lowering) activationGrad(o *backend.ActivationGrad) {
-	for _, p := range rangesOf(o.X, l.limit) {
-		part := *o
-		part.DOut, part.X, part.DX = p.of(o.DOut), p.of(o.X), p.ofCasts(o.DX)
-		l.add(&part)
-	}
 }
 
 // normalCDF returns Φ(x) = (1 + erf(x/√2))/2.

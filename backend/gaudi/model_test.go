@@ -68,7 +68,9 @@ func TestRecipesAreLowered(t *testing.T) {
 			c.Recipe, c.Model.Layers, c.Data.Seq = name, 1, 32
 			j, err := train.NewJob(c, s)
 			r, _ := recipe.Lookup(name)
-			if slices.ContainsFunc(r.Rows, func(row recipe.Row) bool { return row.Granularity != (recipe.Granularity{}) && row.Granularity != recipe.PerTensor }) {
+			if slices.ContainsFunc(r.Rows, func(row recipe.Row) bool {
+				return row.Granularity != (recipe.Granularity{}) && row.Granularity != recipe.PerTensor
+			}) {
 				require.ErrorIs(t, err, backend.ErrUnsupported, name)
 				require.ErrorContains(t, err, "unsupported by backend gaudi: recipe "+name+": ")
 				continue

@@ -26,6 +26,12 @@ func implement[O backend.Op](build func(*builder, O) error) struct{} {
 	return implementOp(row[O]{build: build})
 }
 
+// implementElementwise adds an op on matrices of one shape. Lowering divides their rows if
+// they are too large.
+func implementElementwise[O backend.Op](build func(*builder, O) error) struct{} {
+	return implementOp(row[O]{build: build, lower: func(l lowering, o O) { l.byRows(o) }})
+}
+
 // implementOp adds any other op.
 func implementOp[O backend.Op](r row[O]) struct{} {
 	var op O

@@ -67,6 +67,19 @@ func (p rows) ofCasts(casts []backend.Cast) []backend.Cast {
 	return list
 }
 
+// byRows adds an elementwise op for each range of rows of its matrices.
+func (l lowering) byRows(op backend.Op) {
+	x := l.node.Operands()[0].Tensor
+	for _, p := range rangesOf(x, l.limit) {
+		l.add(backend.ReplaceOperands(op, func(t *backend.Tensor) *backend.Tensor {
+			if t.Rows() != x.Rows() { // the scale or amax of a cast
+				return t
+			}
+			return p.of(t)
+		}))
+	}
+}
+
 // partialMax is a maximum over rows, computed from the maxima of several ranges.
 type partialMax struct{ parts, out *backend.Tensor }
 

@@ -11,7 +11,7 @@ import (
 
 // Write implements backend.Backend.
 func (b *Backend) Write(t *backend.Tensor, raw []byte) error {
-	if err := b.vars.Fits(t, len(raw)); err != nil {
+	if err := b.vars.CheckCopy(t, len(raw)); err != nil {
 		return err
 	}
 	b.put(t, decode(t.DType, raw))
@@ -20,7 +20,7 @@ func (b *Backend) Write(t *backend.Tensor, raw []byte) error {
 
 // Read implements backend.Backend.
 func (b *Backend) Read(t *backend.Tensor, raw []byte) error {
-	if err := b.vars.Fits(t, len(raw)); err != nil {
+	if err := b.vars.CheckCopy(t, len(raw)); err != nil {
 		return err
 	}
 	copy(raw, encode(t.DType, b.stored(t)))

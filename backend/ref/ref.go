@@ -42,7 +42,7 @@ type Backend struct {
 	mode  Mode
 	rank  int
 	group *group
-	vars  backend.Bound
+	vars  backend.DeviceVars
 	data  map[*backend.Tensor][]float64 // by root tensor; scales not applied
 }
 

@@ -1,4 +1,4 @@
-module example.com/backend
+module example/backend
 
 go 1.26.0
 

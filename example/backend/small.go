@@ -38,7 +38,7 @@ func open(name string, o backend.Options) ([]backend.Backend, error) {
 
 type device struct {
 	spec backend.Spec
-	vars backend.Bound
+	vars backend.DeviceVars
 	data map[*backend.Tensor][]byte // of variables and temps, views excluded
 }
 
@@ -72,7 +72,7 @@ func (d *device) allocate(list []*backend.Tensor) error {
 
 // Write implements backend.Backend.
 func (d *device) Write(t *backend.Tensor, raw []byte) error {
-	if err := d.vars.Fits(t, len(raw)); err != nil {
+	if err := d.vars.CheckCopy(t, len(raw)); err != nil {
 		return err
 	}
 	return memory{d}.Write(t, raw)
@@ -80,7 +80,7 @@ func (d *device) Write(t *backend.Tensor, raw []byte) error {
 
 // Read implements backend.Backend.
 func (d *device) Read(t *backend.Tensor, raw []byte) error {
-	if err := d.vars.Fits(t, len(raw)); err != nil {
+	if err := d.vars.CheckCopy(t, len(raw)); err != nil {
 		return err
 	}
 	for r := range t.Rows() {

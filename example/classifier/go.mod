@@ -1,4 +1,4 @@
-module example.com/classifier
+module example/classifier
 
 go 1.26.0
 

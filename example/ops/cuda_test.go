@@ -17,7 +17,7 @@ func TestCUDA(t *testing.T) {
 	standin.Load(t, "libcuda", "libcublaslt", "libnvrtc")
 	defer func(before []string) { backends = before }(backends)
 	backends = []string{"cuda"}
-	t.Run("squared-relu", TestSquaredReLU)
+	t.Run("product", TestProduct)
 	t.Run("program", TestProgram)
 	t.Run("median", TestMedian)
 }

@@ -1,4 +1,4 @@
-module example.com/ops
+module example/ops
 
 go 1.26.0
 

@@ -1,5 +1,5 @@
-// Package ops shows how a module of its own adds ops to Octet: SquaredReLU with a loop,
-// which backends emu and cuda run, and Median with a reference alone.
+// Package ops shows how a module of its own adds ops to Octet: Product with a loop, which
+// backends emu and cuda run, and Median with a reference alone.
 package ops
 
 import (
@@ -8,39 +8,38 @@ import (
 	"octet/backend"
 )
 
-// SquaredReLU is Out = max(X, 0)².
-type SquaredReLU struct {
+// Product is Out = A ⊙ B.
+type Product struct {
 	backend.Custom
-	X   *backend.Tensor `op:"in"`
+	A   *backend.Tensor `op:"in"`
+	B   *backend.Tensor `op:"in"`
 	Out []backend.Cast  `op:"cast"`
 }
 
 // Check implements backend.CustomOp.
-func (o *SquaredReLU) Check(c *backend.Check) {
-	c.Plain("X", o.X)
-	c.Casts("Out", o.Out, o.X.Rows(), o.X.Cols())
+func (o *Product) Check(c *backend.Check) {
+	c.Plain("A", o.A)
+	c.Plain("B", o.B)
+	c.Matrix("B", o.B, o.A.Rows(), o.A.Cols())
+	c.Casts("Out", o.Out, o.A.Rows(), o.A.Cols())
 }
 
 // Reference implements backend.CustomOp.
-func (o *SquaredReLU) Reference(a backend.Arguments) {
-	y := a.Read(o.X)
-	for i, x := range y {
-		y[i] = max(x, 0) * max(x, 0)
+func (o *Product) Reference(a backend.Arguments) {
+	y, b := a.Read(o.A), a.Read(o.B)
+	for i := range y {
+		y[i] *= b[i]
 	}
-	a.Cast(o.Out, y, o.X.Cols())
+	a.Cast(o.Out, y, o.A.Cols())
 }
 
 // Loop implements backend.Looped.
-func (o *SquaredReLU) Loop() backend.Loop {
-	return backend.Loop{In: []*backend.Tensor{o.X}, Out: [][]backend.Cast{o.Out}, F: func(out, in [][]float32) {
+func (o *Product) Loop() backend.Loop {
+	return backend.Loop{In: []*backend.Tensor{o.A, o.B}, Out: [][]backend.Cast{o.Out}, F: func(out, in [][]float32) {
 		for i, x := range in[0] {
-			x = max(x, 0)
-			out[0][i] = x * x
+			out[0][i] = x * in[1][i]
 		}
-	}, CUDA: `__device__ void f(float *out, const float *in) {
-	const float x = fmaxf(in[0], 0.0f);
-	out[0] = in[0] == in[0] ? x * x : in[0]; // fmaxf drops a NaN
-}`}
+	}, CUDA: `__device__ void f(float *out, const float *in) { out[0] = in[0] * in[1]; }`}
 }
 
 // Median is Out[r] = the median of row r of X, the lower one of two.

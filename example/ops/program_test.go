@@ -18,19 +18,19 @@ import (
 var backends = []string{"emu", "emu:h100", "emu:gaudi2"}
 
 // Backends compute what Reference defines, in every format and rounding.
-func TestSquaredReLU(t *testing.T) {
+func TestProduct(t *testing.T) {
 	for _, name := range append(backends, "ref") {
 		driver, device, err := backend.Find(name)
 		require.NoError(t, err)
-		for c := range conformance.Of("squared-relu", 0, func(b *conformance.Bench) backend.Op {
-			return &SquaredReLU{X: b.Input("x", b.Rows, b.Cols), Out: b.Casts("out", b.Rows, b.Cols)}
+		for c := range conformance.Of("product", 0, func(b *conformance.Bench) backend.Op {
+			return &Product{A: b.Input("a", b.Rows, b.Cols), B: b.Input("b", b.Rows, b.Cols), Out: b.Casts("out", b.Rows, b.Cols)}
 		}) {
 			t.Run(name+"/"+c.Name, func(t *testing.T) { require.NoError(t, c.Run(t.Context(), driver, device)) })
 		}
 	}
 }
 
-// mlp is h = SquaredReLU(x) in FP8, y = h·wᵀ in FP32.
+// mlp is h = x ⊙ x in FP8, y = h·wᵀ in FP32.
 type mlp struct {
 	vars       *backend.Vars
 	p          *backend.Program
@@ -46,7 +46,7 @@ func record(d fp8.DType) *mlp {
 	}
 	one := v.Tensor(backend.Input, "one", fp8.F32, 1)
 	m.w.Scale, m.h.Scale = one, one
-	m.p.Add(&SquaredReLU{X: m.x, Out: []backend.Cast{{Out: m.h}}})
+	m.p.Add(&Product{A: m.x, B: m.x, Out: []backend.Cast{{Out: m.h}}})
 	m.p.Add(&backend.MatMul{A: m.h, B: m.w, TransB: true, Out: m.y})
 	return m
 }
@@ -86,7 +86,7 @@ func TestProgram(t *testing.T) {
 		require.NoError(t, err)
 		m := record(spec.E4M3)
 		require.NoError(t, m.p.Err())
-		require.Equal(t, "ops.squaredrelu", m.p.Nodes()[0].Path())
+		require.Equal(t, "ops.product", m.p.Nodes()[0].Path())
 		require.Equal(t, m.run(t, "ref", m.h), m.run(t, name, m.h))
 		require.InDeltaSlice(t, m.run(t, "ref", m.y), m.run(t, name, m.y), 1e-3)
 	}

@@ -319,16 +319,16 @@ func TestDoctorSaysItOnce(t *testing.T) {
 		Name: "absent", Priority: -1,
 		Available: func(string) error { return errors.New("the driver does not start: not found: lib.so; install it") },
 		Spec:      func(string) (backend.Spec, error) { return backend.Spec{}, nil },
+		Open:      func(string, backend.Options) ([]backend.Backend, error) { return nil, backend.ErrNoDevice },
 		Probe:     func() []backend.Finding { return []backend.Finding{lacking} },
 	}
-	backend.Register(absent)
+	t.Cleanup(backend.Register(absent))
 	status, out, stderr := octet("doctor", "--backend", "absent")
 	require.Equal(t, exitInput, status)
 	require.Contains(t, out, "\n✗ absent\n  ✗ driver: not found: lib.so\n    install it\n")
 	require.Equal(t, "octet: backend absent is not available here: see what is marked with ✗ above\n", stderr)
 
 	lacking.Optional = true
-	backend.Register(absent)
 	_, out, _ = octet("doctor")
 	require.Contains(t, out, "\n✗ absent: the driver does not start: not found: lib.so; install it\n  - driver: not found: lib.so\n")
 }

@@ -72,7 +72,7 @@ func TestBadInput(t *testing.T) {
 		{"unknown flag -x\n", []string{"-x"}},
 		{"--recipe needs a value, but --steps follows\n", []string{"--recipe", "--steps", "2"}},
 		{"--recipe needs a value\n", []string{"model.layers=2", "--recipe"}},
-		{"; give a text to train on with --data\n", []string{"text.txt"}},
+		{"; give a text to train on as data.paths\n", []string{"text.txt"}},
 		{"unknown flag --sted; did you mean --seed?\n", []string{"--sted=3"}},
 		{"none.txt\" does not exist", []string{"--data", "none.txt"}},
 		{"empty.txt\" is empty", []string{"--data", "empty.txt"}},

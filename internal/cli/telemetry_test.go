@@ -30,7 +30,7 @@ func TestTrainShowsSensors(t *testing.T) {
 	}
 	spec := emu.Spec
 	emu.Spec = func(string) (backend.Spec, error) { return spec("") }
-	backend.Register(emu)
+	t.Cleanup(backend.Register(emu))
 
 	text := corpus(t, 10_000)
 	args := func(device string, more ...string) []string {

@@ -373,7 +373,7 @@ func TestCompileNotice(t *testing.T) {
 		return list, err
 	}
 	emu.Spec = func(string) (backend.Spec, error) { return backend.Spec{}, nil }
-	backend.Register(emu)
+	t.Cleanup(backend.Register(emu))
 
 	run := func(args ...string) {
 		t.Helper()

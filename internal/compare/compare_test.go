@@ -122,7 +122,7 @@ func TestRunReturnsTheCause(t *testing.T) {
 		}
 		return []backend.Backend{&breaking{Backend: list[0]}}, nil
 	}
-	backend.Register(emu)
+	t.Cleanup(backend.Register(emu))
 	for _, o := range []Options{options("breaking", "emu"), options("emu", "breaking")} {
 		seen := 0
 		require.ErrorIs(t, Run(t.Context(), o, Free, func(Diff) { seen++ }), errBroken)
@@ -156,7 +156,7 @@ func TestEachDeclaresVariables(t *testing.T) {
 		}
 		return []backend.Backend{declaring{list[0]}}, nil
 	}
-	backend.Register(emu)
+	t.Cleanup(backend.Register(emu))
 	for _, d := range run(t, options("declaring", "declaring"), Free) {
 		require.True(t, d.Equal(), d.Tensor.Name)
 	}

@@ -26,7 +26,7 @@ func readFile(path string) (*source, error) {
 	}
 	s, err := parse(path, text)
 	if err != nil && filepath.Ext(path) != ".toml" {
-		err = fmt.Errorf("%w; give a text to train on with --data", err)
+		err = fmt.Errorf("%w; give a text to train on as data.paths", err)
 	}
 	if err == nil {
 		err = s.openRecipes(filepath.Dir(path))
@@ -42,14 +42,14 @@ func readText(path, kind string) (string, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return "", fmt.Errorf("%s is a folder; name a %s file, such as %s, or give a folder of text with --data", path, kind, filepath.Join(path, RunFile))
+		return "", fmt.Errorf("%s is a folder; name a %s file, such as %s, or give a folder of text as data.paths", path, kind, filepath.Join(path, RunFile))
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return "", fmt.Errorf("the %s file cannot be read: %w", kind, err)
 	}
 	if len(text) > maxFile {
-		return "", fmt.Errorf("%s is larger than %d KiB, the limit of a %s file; name a TOML file, or give a text with --data", path, maxFile>>10, kind)
+		return "", fmt.Errorf("%s is larger than %d KiB, the limit of a %s file; name a TOML file, or give a text as data.paths", path, maxFile>>10, kind)
 	}
 	return string(text), nil
 }

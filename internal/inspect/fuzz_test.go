@@ -59,7 +59,7 @@ func FuzzMeasure(f *testing.F) {
 		for _, c := range r.Casts {
 			require.LessOrEqual(t, c.Updates, c.Window)
 		}
-		r.examine()
+		r.examine(config)
 		_, err = json.Marshal(r)
 		require.NoError(t, err)
 	})

@@ -5,7 +5,9 @@ import (
 	"math"
 	"strings"
 
+	"octet/checkpoint"
 	"octet/internal/writers"
+	"octet/nn"
 )
 
 const (
@@ -21,7 +23,12 @@ const (
 )
 
 // examine fills Health.
-func (r *Report) examine() {
+func (r *Report) examine(config checkpoint.Config) {
+	if act := config.HiddenAct; act != "silu" {
+		if _, err := nn.LookupActivation(nn.Activation(act)); err != nil {
+			r.find("%s: hidden_act: %v", checkpoint.ConfigFile, err)
+		}
+	}
 	if n := r.State.Skipped; n > 0 {
 		r.find("the last %d steps were skipped: their gradients were not finite", n)
 	}

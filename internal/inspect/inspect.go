@@ -48,7 +48,7 @@ func Checkpoint(c *checkpoint.Checkpoint, read Read) (*Report, error) {
 	if r.Casts, err = casts(c.Optimizer); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Path, err)
 	}
-	r.examine()
+	r.examine(c.Config)
 	return r, nil
 }
 
@@ -67,7 +67,7 @@ func Model(path string, read Read) (r *Report, err error) {
 	if err := tensors.Match(config); err != nil {
 		r.find("%v", err)
 	}
-	r.examine()
+	r.examine(config)
 	return r, nil
 }
 

@@ -173,7 +173,8 @@ func TestHealth(t *testing.T) {
 
 // Model reports on a folder that other commands refuse, and says what is wrong with it.
 func TestForeignModel(t *testing.T) {
-	dir := t.TempDir()
+	dir, config := t.TempDir(), config
+	config.HiddenAct = "mish"
 	text, err := json.Marshal(config)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, checkpoint.ConfigFile), text, 0o600))
@@ -182,6 +183,7 @@ func TestForeignModel(t *testing.T) {
 	r, err := Model(dir, func(int64, int64) {})
 	require.NoError(t, err)
 	require.Len(t, r.Tensors, 1)
-	require.Len(t, r.Health, 1)
+	require.Len(t, r.Health, 2)
+	require.Contains(t, r.Health[1], `config.json: hidden_act: unknown activation "mish": this program has swiglu`)
 	require.Contains(t, r.Health[0], `tensor "model.embed_tokens.weight" has the shape [2], but the model in config.json needs [256 32]`)
 }

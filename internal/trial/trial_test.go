@@ -55,7 +55,7 @@ func TestCompareReportsWrongResults(t *testing.T) {
 		}
 		return list, err
 	}
-	backend.Register(d)
+	t.Cleanup(backend.Register(d))
 	var out strings.Builder
 	require.False(t, Compare(t.Context(), &out, "frozen"))
 	require.Contains(t, out.String(), "✗ 50 steps of bf16: step 2: the loss is")

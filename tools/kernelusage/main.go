@@ -23,12 +23,12 @@ import (
 )
 
 // known is the maximum bytes of spill stores of a kernel, on sm_90a with any NVRTC from
-// 12.0 to 13.5; other kernels have none. Other architectures have no limits here. attention_128 has 255 registers per thread, so
-// that two blocks share a multiprocessor; it spills the weight sums of its four rows and
-// two loop variables, once per 64 keys. The kernels by tiles have 64 registers, so that
-// one block works while another waits: they spill mostly on the path of tiles that are
-// not full or not plain BF16, and the spills on the other path cost less than half the
-// threads would.
+// 12.0 to 13.5; other kernels have none. Other architectures have no limits here.
+// attention_128 has 255 registers per thread, so that two blocks share a multiprocessor; it
+// spills the weight sums of its four rows and two loop variables, once per 64 keys. The
+// kernels by tiles have 64 registers, so that one block works while another waits: they
+// spill mostly on the path of tiles that are not full or not plain BF16, and the spills on
+// the other path cost less than half the threads would.
 var known = map[string]int{
 	"activation_grad":     324,
 	"adamw_amax":          32,

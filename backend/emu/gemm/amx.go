@@ -118,7 +118,7 @@ func newAMXGemmWith(kernel *amxKernel, p *pool.Pool, a memory.Matrix, transA boo
 		return nil, fmt.Errorf("gemm: A is %s and B is %s: the arithmetic of AMX multiplies bf16, e4m3, e4m3ieee and e5m2", a.DType, b.DType)
 	}
 	x := &amxGEMM{
-		GEMM: g, kernel: kernel, plain: a.DType.IsFP8() && b.DType.IsFP8(),
+		GEMM: g, kernel: kernel, plain: a.DType.IsQuantized() && b.DType.IsQuantized() && a.DType.Smallest()*b.DType.Smallest() >= smallestNormal,
 		kc: even(g.K, amxMaxK, amxDepth), stage: make([]amxStage, p.Size()),
 	}
 	mt, nt := amxCut(g.M, g.N, g.K, p.Size())

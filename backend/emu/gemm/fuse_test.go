@@ -186,8 +186,8 @@ func TestFusedGemmBlockScales(t *testing.T) {
 							}
 							x := codesOf(r, d, rows, cols, r.IntN(2) == 0)
 							f := randomBlocks(r, x, block, true)
-							for i := range f.E8M0 {
-								f.E8M0[i] = draw()
+							for i := range f.Codes {
+								f.Codes[i] = draw()
 							}
 							for range 3 { // blocks of zeros
 								i, j := r.IntN(rows), r.IntN(cols)
@@ -196,7 +196,7 @@ func TestFusedGemmBlockScales(t *testing.T) {
 								} else {
 									j -= j % s.Group
 								}
-								f.E8M0[i/block.Rows*f.Across+j/block.Cols] = 0
+								f.Codes[i/block.Rows*f.Across+j/block.Cols] = 0
 								for p := i; p < min(rows, i+block.Rows); p++ {
 									clear(x.U8[p*x.LD+j:][:min(block.Cols, cols-j)])
 								}
@@ -257,7 +257,7 @@ func TestBlockScalesInside(t *testing.T) {
 	// The minimum scale, which casts give to blocks of zeros, does not select the slow path.
 	clear(a.U8[2*a.LD+32:][:32])
 	scaleA, scaleB := randomBlocks(r, a, backend.Block1x32, true), randomBlocks(r, b, backend.Block1x32, true)
-	scaleA.E8M0[2*scaleA.Across+1] = 0
+	scaleA.Codes[2*scaleA.Across+1] = 0
 	for _, extreme := range []bool{false, true} {
 		g, err := NewFused(s)(p, a, false, b, true, newMatrix(fp8.F32, 4, 4, 4))
 		require.NoError(t, err)

@@ -84,6 +84,43 @@ func TestGemmFormats(t *testing.T) {
 	}
 }
 
+// codeFormats are a format of each kind that has no kernel of its own.
+var codeFormats = func() []fp8.DType {
+	list := []fp8.DType{fp8.E2M1, fp8.E2M3, fp8.E3M2}
+	for _, name := range []string{"e2m4", "e3m4", "e4m3b11", "e4m3fin", "e4m3fnuz", "e6m1", "e5m2p3109", "e1m2"} {
+		d, err := fp8.ParseDType(name)
+		if err != nil {
+			panic(err)
+		}
+		list = append(list, d)
+	}
+	return list
+}()
+
+// Every floating-point format of up to eight bits, in both operands and in every
+// orientation.
+func TestGemmAnyFormat(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for i, a := range codeFormats {
+		for trans := range 4 {
+			for _, shape := range [][3]int{{2, 18, 70}, {40, 66, 600}, {170, 32, 34}} {
+				b := append([]fp8.DType{a, fp8.BF16, fp8.E4M3, fp8.F32}, codeFormats...)[(i+3*trans)%(4+len(codeFormats))]
+				c := gemmCase{
+					m: shape[0], n: shape[1], k: shape[2], a: a, b: b, out: fp8.F32,
+					transA: trans&1 > 0, transB: trans&2 > 0, alpha: 0.7,
+				}
+				tolerance := 0.0
+				if b == fp8.F32 {
+					c.alpha, tolerance = 1, 1e-6
+				}
+				checkGemm(t, c, r, 2, tolerance)
+				c.b, c.alpha = a, 0.7
+				checkGemm(t, c, r, 1, 0)
+			}
+		}
+	}
+}
+
 // F32 operands, whose products are inexact, compared with float64.
 func TestGemmF32(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))

@@ -21,7 +21,7 @@ func randomBlocks(r *rand.Rand, m memory.Matrix, block backend.ScaleBlock, e8m0 
 	s.Across = across
 	for range down * across {
 		if e8m0 {
-			s.E8M0 = append(s.E8M0, uint8(120+r.IntN(15)))
+			s.DType, s.Codes = fp8.E8M0, append(s.Codes, uint8(120+r.IntN(15)))
 		} else {
 			s.F32 = append(s.F32, float32(math.Exp(r.NormFloat64())))
 		}

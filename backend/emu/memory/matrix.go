@@ -4,6 +4,7 @@ package memory
 import (
 	"unsafe"
 
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
@@ -16,6 +17,20 @@ type Matrix struct {
 	U8             []uint8   // formats of up to eight bits; of four, two elements share a byte
 	Rows, Cols, LD int       // LD is the number of elements from one row to the next
 	Scale          []float32 // per-tensor scale_inv, one element; nil is 1
+}
+
+// New returns a matrix of format d in raw, which must be aligned for its elements.
+func New(d fp8.DType, rows, cols, ld int, raw []byte) Matrix {
+	m := Matrix{DType: d, Rows: rows, Cols: cols, LD: ld}
+	switch d.Size() {
+	case 4:
+		m.F32 = pool.View[float32](raw)
+	case 2:
+		m.U16 = pool.View[uint16](raw)
+	default:
+		m.U8 = raw
+	}
+	return m
 }
 
 // ScaleInv returns the per-tensor scale_inv, 1 if there is none.
@@ -82,6 +97,18 @@ func (m *Matrix) Load(dst []float32, row, col int) {
 	if m.Scale != nil {
 		simd.Scale(dst, m.Scale[0])
 	}
+}
+
+// Codes returns n codes of up to eight bits from (row, col) on, one in a byte: m's memory,
+// or, of codes of four bits, a copy in buffer, which must have n bytes. The caller must not
+// write to the result.
+func (m *Matrix) Codes(buffer []uint8, row, col, n int) []uint8 {
+	at := row*m.LD + col
+	if m.DType.Size() == 1 {
+		return m.U8[at : at+n]
+	}
+	fp8.Unpack4(buffer[:n], m.U8[at/2:])
+	return buffer[:n]
 }
 
 // Piece returns n elements from (row, col) on as FP32: m's memory if it is unscaled

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
@@ -13,16 +14,17 @@ func TestMatrix(t *testing.T) {
 	const rows, cols, ld = 3, 20, 23
 	for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3, fp8.E5M2} {
 		for _, scale := range [][]float32{nil, {0.5}} {
-			m := Matrix{DType: d, Rows: rows, Cols: cols, LD: ld, Scale: scale}
+			m := New(d, rows, cols, ld, pool.Bytes(int64(rows*ld*d.Size())))
+			m.Scale = scale
 			for i := range rows * ld {
 				v := float32(i % 16)
-				switch d.Size() {
+				switch code := d.Nearest(v, fp8.Saturate); d.Size() {
 				case 4:
-					m.F32 = append(m.F32, v)
+					m.F32[i] = v
 				case 2:
-					m.U16 = append(m.U16, uint16(d.Nearest(v, fp8.Saturate)))
+					m.U16[i] = uint16(code)
 				default:
-					m.U8 = append(m.U8, uint8(d.Nearest(v, fp8.Saturate)))
+					m.U8[i] = uint8(code)
 				}
 			}
 			want := func(row, col int) float32 {
@@ -48,7 +50,7 @@ func TestBlockScales(t *testing.T) {
 	s := BlockScales{Rows: 2, Cols: 3, Across: 2, F32: []float32{1, 2, 3, 4}}
 	require.EqualValues(t, 2, s.Of(1, 5))
 	require.EqualValues(t, 3, s.Of(2, 2))
-	s = BlockScales{Cols: 3, Across: 2, E8M0: []uint8{127, 129}}
+	s = BlockScales{Cols: 3, Across: 2, DType: fp8.E8M0, Codes: []uint8{127, 129}}
 	require.EqualValues(t, 4, s.Of(9, 3))
 	require.EqualValues(t, 1, new(BlockScales).Of(7, 7))
 }

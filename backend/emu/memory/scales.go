@@ -3,13 +3,14 @@ package memory
 import "octet/fp8"
 
 // BlockScales are the scales (scale_inv) of a stored matrix, one for each block of
-// Rows × Cols elements, row-major, in F32 or E8M0; 0 means all rows or columns. The zero
-// value is one scale of 1.
+// Rows × Cols elements, row-major, in F32 or as codes of DType; 0 means all rows or
+// columns. The zero value is one scale of 1.
 type BlockScales struct {
 	Rows, Cols int
 	Across     int // blocks side by side
 	F32        []float32
-	E8M0       []uint8
+	DType      fp8.DType // E8M0, E4M3, …; F32 for F32
+	Codes      []uint8
 }
 
 // At returns the scale of block i.
@@ -17,20 +18,22 @@ func (s *BlockScales) At(i int) float32 {
 	switch {
 	case s.F32 != nil:
 		return s.F32[i]
-	case s.E8M0 != nil:
-		return fp8.E8M0.Float32(uint32(s.E8M0[i]))
+	case s.Codes != nil:
+		return s.DType.Table()[s.Codes[i]]
 	}
 	return 1
 }
 
-// Of returns the scale of element (row, col).
-func (s *BlockScales) Of(row, col int) float32 {
-	i := 0
+// Index returns the block of element (row, col).
+func (s *BlockScales) Index(row, col int) (i int) {
 	if s.Rows > 0 {
 		i = row / s.Rows * s.Across
 	}
 	if s.Cols > 0 {
 		i += col / s.Cols
 	}
-	return s.At(i)
+	return i
 }
+
+// Of returns the scale of element (row, col).
+func (s *BlockScales) Of(row, col int) float32 { return s.At(s.Index(row, col)) }

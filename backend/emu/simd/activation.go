@@ -9,11 +9,14 @@ import "math"
 func ReLU(dst, x []float32) {
 	x = x[:len(dst)]
 	n := wholeVectors(len(dst))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		reluVectors(&dst[0], &x[0], n)
 	}
 	reluGo(dst[n:], x[n:])
 }
+
+//go:noescape
+func reluVectors(dst, x *float32, n int)
 
 func reluGo(dst, x []float32) {
 	for i, v := range x[:len(dst)] {
@@ -29,11 +32,14 @@ func reluGo(dst, x []float32) {
 func ReLUGradient(dx, x, dy []float32) {
 	x, dy = x[:len(dx)], dy[:len(dx)]
 	n := wholeVectors(len(dx))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		reluGradientVectors(&dx[0], &x[0], &dy[0], n)
 	}
 	reluGradientGo(dx[n:], x[n:], dy[n:])
 }
+
+//go:noescape
+func reluGradientVectors(dx, x, dy *float32, n int)
 
 func reluGradientGo(dx, x, dy []float32) {
 	for i, v := range x[:len(dx)] {
@@ -50,11 +56,14 @@ func reluGradientGo(dx, x, dy []float32) {
 func GELU(dst, x []float32) {
 	x = x[:len(dst)]
 	n := wholeVectors(len(dst))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		geluVectors(&dst[0], &x[0], n)
 	}
 	geluGo(dst[n:], x[n:])
 }
+
+//go:noescape
+func geluVectors(dst, x *float32, n int)
 
 func geluGo(dst, x []float32) {
 	for i, v := range x[:len(dst)] {
@@ -68,11 +77,14 @@ func geluGo(dst, x []float32) {
 func GELUGradient(dx, x, dy []float32) {
 	x, dy = x[:len(dx)], dy[:len(dx)]
 	n := wholeVectors(len(dx))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		geluGradientVectors(&dx[0], &x[0], &dy[0], n)
 	}
 	geluGradientGo(dx[n:], x[n:], dy[n:])
 }
+
+//go:noescape
+func geluGradientVectors(dx, x, dy *float32, n int)
 
 func geluGradientGo(dx, x, dy []float32) {
 	for i, v := range x[:len(dx)] {

@@ -170,20 +170,32 @@ loop: \
 #define NARROW VCVTPD2PS Z1, Y1
 #define LOW1 Y1
 
-// func reluAVX512(dst, x *float32, n int)
-TEXT ·reluAVX512(SB), NOSPLIT, $0-24
+// func reluVectors(dst, x *float32, n int)
+TEXT ·reluVectors(SB), NOSPLIT, $0-24
+	WIDEST(·reluAVX512<>(SB), ·reluAVX2<>(SB))
+
+// func reluGradientVectors(dx, x, dy *float32, n int)
+TEXT ·reluGradientVectors(SB), NOSPLIT, $0-32
+	WIDEST(·reluGradientAVX512<>(SB), ·reluGradientAVX2<>(SB))
+
+// func geluVectors(dst, x *float32, n int)
+TEXT ·geluVectors(SB), NOSPLIT, $0-24
+	WIDEST(·geluAVX512<>(SB), ·geluAVX2<>(SB))
+
+// func geluGradientVectors(dx, x, dy *float32, n int)
+TEXT ·geluGradientVectors(SB), NOSPLIT, $0-32
+	WIDEST(·geluGradientAVX512<>(SB), ·geluGradientAVX2<>(SB))
+
+TEXT ·reluAVX512<>(SB), NOSPLIT, $0-24
 	RELU
 
-// func reluGradientAVX512(dx, x, dy *float32, n int)
-TEXT ·reluGradientAVX512(SB), NOSPLIT, $0-32
+TEXT ·reluGradientAVX512<>(SB), NOSPLIT, $0-32
 	RELU_GRADIENT
 
-// func geluAVX512(dst, x *float32, n int)
-TEXT ·geluAVX512(SB), NOSPLIT, $0-24
+TEXT ·geluAVX512<>(SB), NOSPLIT, $0-24
 	GELU
 
-// func geluGradientAVX512(dx, x, dy *float32, n int)
-TEXT ·geluGradientAVX512(SB), NOSPLIT, $0-32
+TEXT ·geluGradientAVX512<>(SB), NOSPLIT, $0-32
 	GELU_GRADIENT
 
 #include "ymm_amd64.h"
@@ -208,18 +220,14 @@ TEXT ·geluGradientAVX512(SB), NOSPLIT, $0-32
 #define NARROW VCVTPD2PSY Y1, X1
 #define LOW1 X1
 
-// func reluAVX2(dst, x *float32, n int)
-TEXT ·reluAVX2(SB), NOSPLIT, $0-24
+TEXT ·reluAVX2<>(SB), NOSPLIT, $0-24
 	RELU
 
-// func reluGradientAVX2(dx, x, dy *float32, n int)
-TEXT ·reluGradientAVX2(SB), NOSPLIT, $0-32
+TEXT ·reluGradientAVX2<>(SB), NOSPLIT, $0-32
 	RELU_GRADIENT
 
-// func geluAVX2(dst, x *float32, n int)
-TEXT ·geluAVX2(SB), NOSPLIT, $0-24
+TEXT ·geluAVX2<>(SB), NOSPLIT, $0-24
 	GELU
 
-// func geluGradientAVX2(dx, x, dy *float32, n int)
-TEXT ·geluGradientAVX2(SB), NOSPLIT, $0-32
+TEXT ·geluGradientAVX2<>(SB), NOSPLIT, $0-32
 	GELU_GRADIENT

@@ -33,7 +33,7 @@ func (a *AdamW) Update(p, m, v, grad []float32) (amax [3]float32) {
 	p, m, v = p[:len(grad)], m[:len(grad)], v[:len(grad)]
 	n := wholeVectors(len(grad))
 	var lanes [3][16]uint32
-	if n > 0 {
+	if haveVectors && n > 0 {
 		adamWVectors(a, &p[0], &m[0], &v[0], &grad[0], n, &lanes)
 	}
 	for i, rest := range a.updateGo(p[n:], m[n:], v[n:], grad[n:]) {
@@ -41,6 +41,12 @@ func (a *AdamW) Update(p, m, v, grad []float32) (amax [3]float32) {
 	}
 	return amax
 }
+
+// adamWVectors sets lanes, as many as a vector has, to the bits of the largest magnitudes
+// of p, m and v, and leaves the other lanes as they are.
+//
+//go:noescape
+func adamWVectors(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32)
 
 func (a *AdamW) updateGo(p, m, v, grad []float32) (amax [3]float32) {
 	p, m, v = p[:len(grad)], m[:len(grad)], v[:len(grad)]

@@ -79,8 +79,11 @@ GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 	VMOVAPS.Z x, K1, x
 #define KEEP_SETUP VPBROADCASTD AdamW_Keep(DI), Z16
 
-// func adamWAVX512(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32)
-TEXT ·adamWAVX512(SB), NOSPLIT, $0-56
+// func adamWVectors(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32)
+TEXT ·adamWVectors(SB), NOSPLIT, $0-56
+	WIDEST(·adamWAVX512<>(SB), ·adamWAVX2<>(SB))
+
+TEXT ·adamWAVX512<>(SB), NOSPLIT, $0-56
 	UPDATE
 
 #include "ymm_amd64.h"
@@ -101,6 +104,5 @@ DATA zeros<>+16(SB)/8, $0
 DATA zeros<>+24(SB)/8, $0
 GLOBL zeros<>(SB), RODATA|NOPTR, $32
 
-// func adamWAVX2(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32)
-TEXT ·adamWAVX2(SB), NOSPLIT, $0-56
+TEXT ·adamWAVX2<>(SB), NOSPLIT, $0-56
 	UPDATE

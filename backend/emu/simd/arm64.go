@@ -2,8 +2,6 @@
 
 package simd
 
-import "unsafe"
-
 // Every arm64 processor has Advanced SIMD.
 const haveVectors = true
 
@@ -11,73 +9,6 @@ const haveVectors = true
 // whereas YIELD does nothing on a core with one thread. (Go's runtime spins with ISB
 // too.)
 func Pause(n int)
-
-//go:noescape
-func prefetchRows(p unsafe.Pointer, step, rows, bytes int)
-
-// In all kernels n is positive and a multiple of 16, or of the number of lanes. Kernels
-// with lanes set them, so that the twin can add the remaining elements; a returned sum
-// excludes those.
-
-//go:noescape
-func addVectors(dst, x *float32, n int)
-
-//go:noescape
-func multiplyVectors(dst, x, y *float32, n int)
-
-//go:noescape
-func scaleVectors(x *float32, n int, scale float32)
-
-//go:noescape
-func maxMagnitudesVectors(dst, x *float32, n int)
-
-//go:noescape
-func expLanesVectors(lanes *[16]float32, dst, x *float32, n int, scale, shift float32) float32
-
-//go:noescape
-func maxVectors(x *float32, n int) float32
-
-//go:noescape
-func dotLanesVectors(lanes *[32]float32, x, y *float32, n int) float32
-
-//go:noescape
-func gainLanesVectors(lanes *[32]float32, dgain, x, dy, gain *float32, inv float32, n int) float32
-
-//go:noescape
-func scaleByGainVectors(dst, x, gain *float32, inv float32, n int)
-
-//go:noescape
-func normGradientVectors(dx, x, dy, gain *float32, inv, mean float32, n int)
-
-//go:noescape
-func squareLanesVectors(lanes *[32]float64, x *float32, n int)
-
-//go:noescape
-func rotateVectors(dst, x, cos, sin *float32, heads, half int, sign float32)
-
-//go:noescape
-func mulSiLUVectors(dst, up, gate *float32, n int)
-
-//go:noescape
-func mulSiLUGradientVectors(du, dg, da, up, gate *float32, n int)
-
-//go:noescape
-func reluVectors(dst, x *float32, n int)
-
-//go:noescape
-func reluGradientVectors(dx, x, dy *float32, n int)
-
-//go:noescape
-func geluVectors(dst, x *float32, n int)
-
-//go:noescape
-func geluGradientVectors(dx, x, dy *float32, n int)
-
-// adamWVectors sets the first four lanes to the bits of the largest magnitudes of p, m
-// and v, and leaves the other lanes as they are.
-//
-//go:noescape
-func adamWVectors(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32)
 
 func maxRowsVectors(top, scores []float32, ld int, visible []int) {
 	for r, n := range visible {

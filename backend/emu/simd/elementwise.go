@@ -6,11 +6,14 @@ import "math"
 func Add(dst, x []float32) {
 	x = x[:len(dst)]
 	n := wholeVectors(len(dst))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		addVectors(&dst[0], &x[0], n)
 	}
 	addGo(dst[n:], x[n:])
 }
+
+//go:noescape
+func addVectors(dst, x *float32, n int)
 
 func addGo(dst, x []float32) {
 	x = x[:len(dst)]
@@ -23,11 +26,14 @@ func addGo(dst, x []float32) {
 func Multiply(dst, x, y []float32) {
 	x, y = x[:len(dst)], y[:len(dst)]
 	n := wholeVectors(len(dst))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		multiplyVectors(&dst[0], &x[0], &y[0], n)
 	}
 	multiplyGo(dst[n:], x[n:], y[n:])
 }
+
+//go:noescape
+func multiplyVectors(dst, x, y *float32, n int)
 
 func multiplyGo(dst, x, y []float32) {
 	x, y = x[:len(dst)], y[:len(dst)]
@@ -39,11 +45,14 @@ func multiplyGo(dst, x, y []float32) {
 // Scale computes x *= scale.
 func Scale(x []float32, scale float32) {
 	n := wholeVectors(len(x))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		scaleVectors(&x[0], n, scale)
 	}
 	scaleGo(x[n:], scale)
 }
+
+//go:noescape
+func scaleVectors(x *float32, n int, scale float32)
 
 func scaleGo(x []float32, scale float32) {
 	for i := range x {
@@ -56,11 +65,14 @@ func scaleGo(x []float32, scale float32) {
 func MaxMagnitudes(dst, x []float32) {
 	x = x[:len(dst)]
 	n := wholeVectors(len(dst))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		maxMagnitudesVectors(&dst[0], &x[0], n)
 	}
 	maxMagnitudesGo(dst[n:], x[n:])
 }
+
+//go:noescape
+func maxMagnitudesVectors(dst, x *float32, n int)
 
 func maxMagnitudesGo(dst, x []float32) {
 	x = x[:len(dst)]

@@ -60,36 +60,44 @@ GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 	VZEROUPPER \
 	RET
 
-// func addAVX512(dst, x *float32, n int)
-TEXT ·addAVX512(SB), NOSPLIT, $0-24
+// func addVectors(dst, x *float32, n int)
+TEXT ·addVectors(SB), NOSPLIT, $0-24
+	WIDEST(·addAVX512<>(SB), ·addAVX2<>(SB))
+
+// func multiplyVectors(dst, x, y *float32, n int)
+TEXT ·multiplyVectors(SB), NOSPLIT, $0-32
+	WIDEST(·multiplyAVX512<>(SB), ·multiplyAVX2<>(SB))
+
+// func scaleVectors(x *float32, n int, scale float32)
+TEXT ·scaleVectors(SB), NOSPLIT, $0-20
+	WIDEST(·scaleAVX512<>(SB), ·scaleAVX2<>(SB))
+
+// func maxMagnitudesVectors(dst, x *float32, n int)
+TEXT ·maxMagnitudesVectors(SB), NOSPLIT, $0-24
+	WIDEST(·maxMagnitudesAVX512<>(SB), ·maxMagnitudesAVX2<>(SB))
+
+TEXT ·addAVX512<>(SB), NOSPLIT, $0-24
 	ADD
 
-// func multiplyAVX512(dst, x, y *float32, n int)
-TEXT ·multiplyAVX512(SB), NOSPLIT, $0-32
+TEXT ·multiplyAVX512<>(SB), NOSPLIT, $0-32
 	MULTIPLY
 
-// func scaleAVX512(x *float32, n int, scale float32)
-TEXT ·scaleAVX512(SB), NOSPLIT, $0-20
+TEXT ·scaleAVX512<>(SB), NOSPLIT, $0-20
 	SCALE
 
-// func maxMagnitudesAVX512(dst, x *float32, n int)
-TEXT ·maxMagnitudesAVX512(SB), NOSPLIT, $0-24
+TEXT ·maxMagnitudesAVX512<>(SB), NOSPLIT, $0-24
 	MAX_MAGNITUDES
 
 #include "ymm_amd64.h"
 
-// func addAVX2(dst, x *float32, n int)
-TEXT ·addAVX2(SB), NOSPLIT, $0-24
+TEXT ·addAVX2<>(SB), NOSPLIT, $0-24
 	ADD
 
-// func multiplyAVX2(dst, x, y *float32, n int)
-TEXT ·multiplyAVX2(SB), NOSPLIT, $0-32
+TEXT ·multiplyAVX2<>(SB), NOSPLIT, $0-32
 	MULTIPLY
 
-// func scaleAVX2(x *float32, n int, scale float32)
-TEXT ·scaleAVX2(SB), NOSPLIT, $0-20
+TEXT ·scaleAVX2<>(SB), NOSPLIT, $0-20
 	SCALE
 
-// func maxMagnitudesAVX2(dst, x *float32, n int)
-TEXT ·maxMagnitudesAVX2(SB), NOSPLIT, $0-24
+TEXT ·maxMagnitudesAVX2<>(SB), NOSPLIT, $0-24
 	MAX_MAGNITUDES

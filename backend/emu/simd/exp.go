@@ -72,7 +72,7 @@ func ExpSum(dst, x []float32, scale, shift float32) float32 {
 	var lanes [16]float32
 	dst = dst[:len(x)]
 	n := wholeVectors(len(x))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		sum := expLanesVectors(&lanes, &dst[0], &x[0], n, scale, shift)
 		if n == len(x) {
 			return sum
@@ -81,6 +81,9 @@ func ExpSum(dst, x []float32, scale, shift float32) float32 {
 	expLanesGo(&lanes, dst[n:], x[n:], scale, shift)
 	return fold(lanes[:])
 }
+
+//go:noescape
+func expLanesVectors(lanes *[16]float32, dst, x *float32, n int, scale, shift float32) float32
 
 // expLanesGo is ExpSum without the sum of the lanes.
 func expLanesGo(lanes *[16]float32, dst, x []float32, scale, shift float32) {
@@ -97,11 +100,14 @@ func expLanesGo(lanes *[16]float32, dst, x []float32, scale, shift float32) {
 func Max(x []float32) float32 {
 	n := wholeVectors(len(x))
 	top := maxGo(x[n:])
-	if n > 0 {
+	if haveVectors && n > 0 {
 		top = max(top, maxVectors(&x[0], n))
 	}
 	return top
 }
+
+//go:noescape
+func maxVectors(x *float32, n int) float32
 
 func maxGo(x []float32) float32 {
 	top := float32(math.Inf(-1))

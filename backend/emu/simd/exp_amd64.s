@@ -80,20 +80,24 @@ rest: \
 	MOVSS X0, ret+16(FP) \
 	RET
 
-// func expLanesAVX512(lanes *[16]float32, dst, x *float32, n int, scale, shift float32) float32
-TEXT ·expLanesAVX512(SB), NOSPLIT, $0-44
+// func expLanesVectors(lanes *[16]float32, dst, x *float32, n int, scale, shift float32) float32
+TEXT ·expLanesVectors(SB), NOSPLIT, $0-44
+	WIDEST(·expLanesAVX512<>(SB), ·expLanesAVX2<>(SB))
+
+// func maxVectors(x *float32, n int) float32
+TEXT ·maxVectors(SB), NOSPLIT, $0-20
+	WIDEST(·maxAVX512<>(SB), ·maxAVX2<>(SB))
+
+TEXT ·expLanesAVX512<>(SB), NOSPLIT, $0-44
 	EXP_LANES
 
-// func maxAVX512(x *float32, n int) float32
-TEXT ·maxAVX512(SB), NOSPLIT, $0-20
+TEXT ·maxAVX512<>(SB), NOSPLIT, $0-20
 	MAX
 
 #include "ymm_amd64.h"
 
-// func expLanesAVX2(lanes *[16]float32, dst, x *float32, n int, scale, shift float32) float32
-TEXT ·expLanesAVX2(SB), NOSPLIT, $0-44
+TEXT ·expLanesAVX2<>(SB), NOSPLIT, $0-44
 	EXP_LANES
 
-// func maxAVX2(x *float32, n int) float32
-TEXT ·maxAVX2(SB), NOSPLIT, $0-20
+TEXT ·maxAVX2<>(SB), NOSPLIT, $0-20
 	MAX

@@ -7,7 +7,7 @@ func Dot(x, y []float32) float32 {
 	var lanes [32]float32
 	y = y[:len(x)]
 	n := wholeVectors(len(x)) &^ 31
-	if n > 0 {
+	if haveVectors && n > 0 {
 		sum := dotLanesVectors(&lanes, &x[0], &y[0], n)
 		if n == len(x) {
 			return sum
@@ -16,6 +16,9 @@ func Dot(x, y []float32) float32 {
 	dotLanesGo(&lanes, x[n:], y[n:])
 	return fold(lanes[:])
 }
+
+//go:noescape
+func dotLanesVectors(lanes *[32]float32, x, y *float32, n int) float32
 
 // dotLanesGo is Dot without the sum of the lanes.
 func dotLanesGo(lanes *[32]float32, x, y []float32) {
@@ -30,11 +33,14 @@ func dotLanesGo(lanes *[32]float32, x, y []float32) {
 func ScaleByGain(dst, x, gain []float32, inv float32) {
 	x, gain = x[:len(dst)], gain[:len(dst)]
 	n := wholeVectors(len(dst))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		scaleByGainVectors(&dst[0], &x[0], &gain[0], inv, n)
 	}
 	scaleByGainGo(dst[n:], x[n:], gain[n:], inv)
 }
+
+//go:noescape
+func scaleByGainVectors(dst, x, gain *float32, inv float32, n int)
 
 func scaleByGainGo(dst, x, gain []float32, inv float32) {
 	x, gain = x[:len(dst)], gain[:len(dst)]
@@ -49,7 +55,7 @@ func GainSums(dgain, x, dy, gain []float32, inv float32) float32 {
 	var lanes [32]float32
 	dgain, dy, gain = dgain[:len(x)], dy[:len(x)], gain[:len(x)]
 	n := wholeVectors(len(x)) &^ 31
-	if n > 0 {
+	if haveVectors && n > 0 {
 		sum := gainLanesVectors(&lanes, &dgain[0], &x[0], &dy[0], &gain[0], inv, n)
 		if n == len(x) {
 			return sum
@@ -58,6 +64,9 @@ func GainSums(dgain, x, dy, gain []float32, inv float32) float32 {
 	gainLanesGo(&lanes, dgain[n:], x[n:], dy[n:], gain[n:], inv)
 	return fold(lanes[:])
 }
+
+//go:noescape
+func gainLanesVectors(lanes *[32]float32, dgain, x, dy, gain *float32, inv float32, n int) float32
 
 // gainLanesGo is GainSums without the sum of the lanes.
 func gainLanesGo(lanes *[32]float32, dgain, x, dy, gain []float32, inv float32) {
@@ -75,11 +84,14 @@ func gainLanesGo(lanes *[32]float32, dgain, x, dy, gain []float32, inv float32) 
 func NormGradient(dx, x, dy, gain []float32, inv, mean float32) {
 	x, dy, gain = x[:len(dx)], dy[:len(dx)], gain[:len(dx)]
 	n := wholeVectors(len(dx))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		normGradientVectors(&dx[0], &x[0], &dy[0], &gain[0], inv, mean, n)
 	}
 	normGradientGo(dx[n:], x[n:], dy[n:], gain[n:], inv, mean)
 }
+
+//go:noescape
+func normGradientVectors(dx, x, dy, gain *float32, inv, mean float32, n int)
 
 func normGradientGo(dx, x, dy, gain []float32, inv, mean float32) {
 	n := len(dx)

@@ -111,36 +111,44 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// func dotLanesAVX512(lanes *[32]float32, x, y *float32, n int) float32
-TEXT ·dotLanesAVX512(SB), NOSPLIT, $0-36
+// func dotLanesVectors(lanes *[32]float32, x, y *float32, n int) float32
+TEXT ·dotLanesVectors(SB), NOSPLIT, $0-36
+	WIDEST(·dotLanesAVX512<>(SB), ·dotLanesAVX2<>(SB))
+
+// func gainLanesVectors(lanes *[32]float32, dgain, x, dy, gain *float32, inv float32, n int) float32
+TEXT ·gainLanesVectors(SB), NOSPLIT, $0-60
+	WIDEST(·gainLanesAVX512<>(SB), ·gainLanesAVX2<>(SB))
+
+// func scaleByGainVectors(dst, x, gain *float32, inv float32, n int)
+TEXT ·scaleByGainVectors(SB), NOSPLIT, $0-40
+	WIDEST(·scaleByGainAVX512<>(SB), ·scaleByGainAVX2<>(SB))
+
+// func normGradientVectors(dx, x, dy, gain *float32, inv, mean float32, n int)
+TEXT ·normGradientVectors(SB), NOSPLIT, $0-48
+	WIDEST(·normGradientAVX512<>(SB), ·normGradientAVX2<>(SB))
+
+TEXT ·dotLanesAVX512<>(SB), NOSPLIT, $0-36
 	DOT_LANES
 
-// func gainLanesAVX512(lanes *[32]float32, dgain, x, dy, gain *float32, inv float32, n int) float32
-TEXT ·gainLanesAVX512(SB), NOSPLIT, $0-60
+TEXT ·gainLanesAVX512<>(SB), NOSPLIT, $0-60
 	GAIN_LANES
 
-// func scaleByGainAVX512(dst, x, gain *float32, inv float32, n int)
-TEXT ·scaleByGainAVX512(SB), NOSPLIT, $0-40
+TEXT ·scaleByGainAVX512<>(SB), NOSPLIT, $0-40
 	SCALE_BY_GAIN
 
-// func normGradientAVX512(dx, x, dy, gain *float32, inv, mean float32, n int)
-TEXT ·normGradientAVX512(SB), NOSPLIT, $0-48
+TEXT ·normGradientAVX512<>(SB), NOSPLIT, $0-48
 	NORM_GRADIENT
 
 #include "ymm_amd64.h"
 
-// func dotLanesAVX2(lanes *[32]float32, x, y *float32, n int) float32
-TEXT ·dotLanesAVX2(SB), NOSPLIT, $0-36
+TEXT ·dotLanesAVX2<>(SB), NOSPLIT, $0-36
 	DOT_LANES
 
-// func gainLanesAVX2(lanes *[32]float32, dgain, x, dy, gain *float32, inv float32, n int) float32
-TEXT ·gainLanesAVX2(SB), NOSPLIT, $0-60
+TEXT ·gainLanesAVX2<>(SB), NOSPLIT, $0-60
 	GAIN_LANES
 
-// func scaleByGainAVX2(dst, x, gain *float32, inv float32, n int)
-TEXT ·scaleByGainAVX2(SB), NOSPLIT, $0-40
+TEXT ·scaleByGainAVX2<>(SB), NOSPLIT, $0-40
 	SCALE_BY_GAIN
 
-// func normGradientAVX2(dx, x, dy, gain *float32, inv, mean float32, n int)
-TEXT ·normGradientAVX2(SB), NOSPLIT, $0-48
+TEXT ·normGradientAVX2<>(SB), NOSPLIT, $0-48
 	NORM_GRADIENT

@@ -9,3 +9,6 @@ func PrefetchRows(p unsafe.Pointer, step, rows, bytes int) {
 		prefetchRows(p, step, rows, bytes)
 	}
 }
+
+//go:noescape
+func prefetchRows(p unsafe.Pointer, step, rows, bytes int)

@@ -6,12 +6,15 @@ package simd
 func Rotate(dst, x, cos, sin []float32, sign float32) {
 	half := len(cos)
 	dst, sin = dst[:len(x)], sin[:half]
-	if heads := len(x) / (2 * half); heads > 0 && wholeVectors(half) == half {
+	if heads := len(x) / (2 * half); haveVectors && heads > 0 && half%16 == 0 {
 		rotateVectors(&dst[0], &x[0], &cos[0], &sin[0], heads, half, sign)
 	} else {
 		rotateGo(dst, x, cos, sin, sign)
 	}
 }
+
+//go:noescape
+func rotateVectors(dst, x, cos, sin *float32, heads, half int, sign float32)
 
 func rotateGo(dst, x, cos, sin []float32, sign float32) {
 	half := len(cos)

@@ -46,12 +46,14 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// func rotateAVX512(dst, x, cos, sin *float32, heads, half int, sign float32)
-TEXT ·rotateAVX512(SB), NOSPLIT, $0-52
+// func rotateVectors(dst, x, cos, sin *float32, heads, half int, sign float32)
+TEXT ·rotateVectors(SB), NOSPLIT, $0-52
+	WIDEST(·rotateAVX512<>(SB), ·rotateAVX2<>(SB))
+
+TEXT ·rotateAVX512<>(SB), NOSPLIT, $0-52
 	ROTATE
 
 #include "ymm_amd64.h"
 
-// func rotateAVX2(dst, x, cos, sin *float32, heads, half int, sign float32)
-TEXT ·rotateAVX2(SB), NOSPLIT, $0-52
+TEXT ·rotateAVX2<>(SB), NOSPLIT, $0-52
 	ROTATE

@@ -8,8 +8,14 @@
 // processors), and on the elements that do not fill whole vectors. Tests require the
 // bits of the twin from the assembly, except for the payload of NaN.
 //
-// amd64.go, arm64.go and generic.go bind the assembly. On amd64 one macro per kernel
-// makes both its AVX-512 and its AVX2 version.
+// The assembly, named …Vectors, is declared once, beside the twin. It takes a positive
+// number of elements, a multiple of 16 or of the number of lanes. A kernel with lanes sets
+// them, so that the twin can add the remaining elements; a returned sum excludes those.
+//
+// On arm64 …Vectors is the NEON kernel. On amd64 it is a jump (WIDEST) to one of two
+// versions, AVX-512 and AVX2, which one macro makes. In other builds it does not exist:
+// calls stand under haveVectors, a constant there. MaxRows, WeighRows, ScoreGradientRows
+// and the transposes differ more, and have a …Vectors in amd64.go, arm64.go and generic.go.
 //
 // # Bits
 //

@@ -1,6 +1,7 @@
 //go:build !noasm
 
 #include "textflag.h"
+#include "widest_amd64.h"
 
 // The loop loads 32 elements per iteration and prefetches AHEAD bytes ahead: the hardware
 // prefetcher stops at each page, and the loop has little other work to hide its restart.
@@ -39,8 +40,11 @@ loop: \
 	do(64, Z6, Z2) \
 	do(96, Z7, Z3)
 
-// func squareLanesAVX512(lanes *[32]float64, x *float32, n int)
-TEXT ·squareLanesAVX512(SB), NOSPLIT, $0-24
+// func squareLanesVectors(lanes *[32]float64, x *float32, n int)
+TEXT ·squareLanesVectors(SB), NOSPLIT, $0-24
+	WIDEST(·squareLanesAVX512<>(SB), ·squareLanesAVX2<>(SB))
+
+TEXT ·squareLanesAVX512<>(SB), NOSPLIT, $0-24
 	SQUARE_LANES
 
 #undef THIRTYTWO
@@ -54,6 +58,5 @@ TEXT ·squareLanesAVX512(SB), NOSPLIT, $0-24
 	do(96, Y14, Y6) \
 	do(112, Y15, Y7)
 
-// func squareLanesAVX2(lanes *[32]float64, x *float32, n int)
-TEXT ·squareLanesAVX2(SB), NOSPLIT, $0-24
+TEXT ·squareLanesAVX2<>(SB), NOSPLIT, $0-24
 	SQUARE_LANES

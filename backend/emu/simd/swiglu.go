@@ -5,11 +5,14 @@ package simd
 func MulSiLU(dst, up, gate []float32) {
 	up, gate = up[:len(dst)], gate[:len(dst)]
 	n := wholeVectors(len(dst))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		mulSiLUVectors(&dst[0], &up[0], &gate[0], n)
 	}
 	mulSiLUGo(dst[n:], up[n:], gate[n:])
 }
+
+//go:noescape
+func mulSiLUVectors(dst, up, gate *float32, n int)
 
 func mulSiLUGo(dst, up, gate []float32) {
 	up, gate = up[:len(dst)], gate[:len(dst)]
@@ -23,11 +26,14 @@ func mulSiLUGo(dst, up, gate []float32) {
 func MulSiLUGradient(du, dg, da, up, gate []float32) {
 	dg, da, up, gate = dg[:len(du)], da[:len(du)], up[:len(du)], gate[:len(du)]
 	n := wholeVectors(len(du))
-	if n > 0 {
+	if haveVectors && n > 0 {
 		mulSiLUGradientVectors(&du[0], &dg[0], &da[0], &up[0], &gate[0], n)
 	}
 	mulSiLUGradientGo(du[n:], dg[n:], da[n:], up[n:], gate[n:])
 }
+
+//go:noescape
+func mulSiLUGradientVectors(du, dg, da, up, gate *float32, n int)
 
 func mulSiLUGradientGo(du, dg, da, up, gate []float32) {
 	n := len(du)

@@ -61,20 +61,24 @@
 	VZEROUPPER \
 	RET
 
-// func mulSiLUAVX512(dst, up, gate *float32, n int)
-TEXT ·mulSiLUAVX512(SB), NOSPLIT, $0-32
+// func mulSiLUVectors(dst, up, gate *float32, n int)
+TEXT ·mulSiLUVectors(SB), NOSPLIT, $0-32
+	WIDEST(·mulSiLUAVX512<>(SB), ·mulSiLUAVX2<>(SB))
+
+// func mulSiLUGradientVectors(du, dg, da, up, gate *float32, n int)
+TEXT ·mulSiLUGradientVectors(SB), NOSPLIT, $0-48
+	WIDEST(·mulSiLUGradientAVX512<>(SB), ·mulSiLUGradientAVX2<>(SB))
+
+TEXT ·mulSiLUAVX512<>(SB), NOSPLIT, $0-32
 	MUL_SILU
 
-// func mulSiLUGradientAVX512(du, dg, da, up, gate *float32, n int)
-TEXT ·mulSiLUGradientAVX512(SB), NOSPLIT, $0-48
+TEXT ·mulSiLUGradientAVX512<>(SB), NOSPLIT, $0-48
 	MUL_SILU_GRADIENT
 
 #include "ymm_amd64.h"
 
-// func mulSiLUAVX2(dst, up, gate *float32, n int)
-TEXT ·mulSiLUAVX2(SB), NOSPLIT, $0-32
+TEXT ·mulSiLUAVX2<>(SB), NOSPLIT, $0-32
 	MUL_SILU
 
-// func mulSiLUGradientAVX2(du, dg, da, up, gate *float32, n int)
-TEXT ·mulSiLUGradientAVX2(SB), NOSPLIT, $0-48
+TEXT ·mulSiLUGradientAVX2<>(SB), NOSPLIT, $0-48
 	MUL_SILU_GRADIENT

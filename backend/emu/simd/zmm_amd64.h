@@ -2,6 +2,8 @@
 // Here they are 512 bits wide. A file that includes this one includes ymm_amd64.h later,
 // for its AVX2 kernels.
 
+#include "widest_amd64.h"
+
 // LOOP runs body for each vector of CX elements; AX counts bytes.
 #define LOOP(body) \
 	SHLQ $2, CX \

@@ -1,0 +1,270 @@
+package attention
+
+import (
+	"math"
+
+	"octet/backend/emu/cast"
+	"octet/backend/emu/gemm"
+	"octet/backend/emu/memory"
+	"octet/backend/emu/pool"
+	"octet/backend/emu/simd"
+)
+
+// The backward of attention recomputes, block by block, the probabilities P
+// from LSE. With S the scores, dP = dO·Vᵀ and δ = rowsum(dO ⊙ O),
+//
+//	dV = Pᵀ·dO     dS = P ⊙ (dP − δ)/√dim     dK = dSᵀ·Q     dQ = dS·K
+//
+// Every sum over queries runs over ascending queries, every sum over keys over
+// ascending keys. So two ways to split the work give the same bits. By default a task
+// owns one sequence and KV head, with all its query heads, and computes P and dS once.
+// With too few of these tasks for the workers, tasks that own one block of keys run
+// first, then tasks that own some blocks of queries; both kinds compute P and dS.
+
+// GradOperands are those of backend.AttentionGrad, in memory.
+type GradOperands struct {
+	DOut, Q, K, V, O memory.Matrix
+	LSE              []float32 // [batch·heads, queries]
+	Delta            []float32 // scratch for δ, as large as LSE
+	DQ, DK, DV       *cast.Output
+	Batch, HeadDim   int
+}
+
+// gradSpace is a worker's scratch.
+type gradSpace struct {
+	tiles
+	q, do  sheet // [rows of a block, dim]
+	k      sheet // [keyBlock, dim]
+	stage  sheet // [stageKeys, dim]
+	kt, vt sheet // [dim, keyBlock]: Kᵀ, Vᵀ
+	p, ds  sheet // [rows of a block, keyBlock]
+	dq     sheet // [rows of a task, dim]
+	dk, dv sheet // [keyBlock, dim]
+
+	lse2, delta []float32 // [rows of a block]: LSE·log2 e, δ
+}
+
+// backward is a bound AttentionGrad.
+type backward struct {
+	heads
+	GradOperands
+	kernel *gemm.Kernel
+	pool   *pool.Pool
+	span   int // queries of a task that owns queries
+}
+
+func (a *backward) space(scratch []float32) (s gradSpace, used int) {
+	c := carver{scratch: scratch}
+	rows, depth := a.block*a.perKV, pool.RoundUp(a.dim, gemm.DepthUnit)
+	s.tiles = newTiles(a.kernel, max(a.dim, keyBlock, rows), &c)
+	s.q, s.do = c.sheet(a.kernel, rows, a.ld), c.sheet(a.kernel, rows, a.ld)
+	s.k, s.stage = c.sheet(a.kernel, keyBlock, a.ld), c.sheet(a.kernel, stageKeys, a.ld)
+	s.kt, s.vt = c.sheet(a.kernel, depth, scoreLD), c.sheet(a.kernel, depth, scoreLD)
+	s.p, s.ds = c.sheet(a.kernel, rows, scoreLD), c.sheet(a.kernel, rows, scoreLD)
+	s.dk, s.dv = c.sheet(a.kernel, keyBlock, a.ld), c.sheet(a.kernel, keyBlock, a.ld)
+	s.lse2, s.delta = c.take(rows), c.take(rows)
+	s.dq = c.sheet(a.kernel, a.span*a.perKV, a.ld)
+	return s, c.used
+}
+
+// Split reports whether NewGrad should split the pairs of a sequence and a KV head into
+// several tasks: whether there are too few of them for the workers.
+func (o *GradOperands) Split(p *pool.Pool) bool {
+	return !pool.Balanced(o.Batch*(o.K.Cols/o.HeadDim), p.Size())
+}
+
+// NewGrad returns a function that computes the gradients of attention with the workers of
+// p and the matrix products of kernel. The results do not depend on split.
+func NewGrad(p *pool.Pool, kernel *gemm.Kernel, o GradOperands, split bool) func() {
+	a := &backward{heads: newHeads(kernel, &o.Q, &o.K, o.Batch, o.HeadDim), GradOperands: o, kernel: kernel, pool: p}
+	a.span = a.queries
+	if split {
+		a.span = a.heads.span(p.Size())
+	}
+	_, used := a.space(nil)
+	p.Reserve(used)
+
+	delta := a.delta()
+	whole, keys, queries := a.pairTask, a.keysTask, a.queriesTask
+	run := func() {
+		delta()
+		a.pool.Run(a.pairs(), whole)
+	}
+	if split {
+		run = func() {
+			delta()
+			a.pool.Run(a.pairs()*pool.CeilDiv(a.keys, keyBlock), keys)
+			a.pool.Run(a.pairs()*pool.CeilDiv(a.queries, a.span), queries)
+		}
+	}
+	return cast.Storing(run, o.DQ, o.DK, o.DV)
+}
+
+// delta returns a function that computes δ in the layout of LSE.
+func (a *backward) delta() func() {
+	cols := a.DOut.Cols
+	a.pool.Reserve(2 * cols)
+	return a.pool.Rows(a.DOut.Rows, cols, func(worker, r int) {
+		scratch := a.pool.Scratch[worker]
+		x, y := a.DOut.Row(scratch[:cols], r), a.O.Row(scratch[cols:2*cols], r)
+		for head := range cols / a.dim {
+			at := (r/a.queries*(a.kv*a.perKV)+head)*a.queries + r%a.queries
+			a.Delta[at] = simd.Dot(x[head*a.dim:][:a.dim], y[head*a.dim:][:a.dim])
+		}
+	})
+}
+
+// pairTask computes all gradients of one sequence and KV head.
+func (a *backward) pairTask(worker, pair int) {
+	s, _ := a.space(a.pool.Scratch[worker])
+	for j := 0; j < a.keys; j += keyBlock {
+		a.loadKeys(&s, pair, j)
+		for i := j / a.block * a.block; i < a.queries; i += a.block {
+			a.loadQueries(&s, pair, i)
+			a.expectAfter(&s, pair, i, j)
+			a.probabilities(&s, i, j)
+			a.addToKeys(&s, i, j)
+			a.addToQueries(&s, s.dq.at(i*a.perKV, 0), i, j)
+		}
+		a.storeKeys(&s, worker, pair, j)
+	}
+	a.storeQueries(&s, worker, pair, 0, a.queries)
+}
+
+// expectAfter sets which rows to prefetch: those that pairTask will read and store from
+// the end of this block of queries (i) and keys (j) to the end of the next one.
+func (a *backward) expectAfter(s *gradSpace, pair, i, j int) {
+	t := &s.tiles
+	t.expectNothing()
+	if j+keyBlock >= a.keys {
+		t.expectStore(a.DQ, a.row(pair, a.queries, i), a.column(pair, 0), min(a.block, a.queries-i), a.perKV*a.dim)
+	}
+	if i += a.block; i >= a.queries {
+		row, col := a.row(pair, a.keys, j), pair%a.kv*a.dim
+		t.expectStore(a.DK, row, col, a.keysAt(j), a.dim)
+		t.expectStore(a.DV, row, col, a.keysAt(j), a.dim)
+		if j += keyBlock; j >= a.keys {
+			pair, j = pair+1, 0
+		}
+		if pair == a.pairs() {
+			return
+		}
+		a.expectKeys(t, &a.K, pair, j, a.keysAt(j))
+		a.expectKeys(t, &a.V, pair, j, a.keysAt(j))
+		i = j / a.block * a.block
+	}
+	n := min(a.block, a.queries-i)
+	a.expectQueries(t, &a.Q, pair, i, n)
+	a.expectQueries(t, &a.DOut, pair, i, n)
+}
+
+// keysTask computes dK and dV of one block of keys.
+func (a *backward) keysTask(worker, task int) {
+	s, _ := a.space(a.pool.Scratch[worker])
+	pair, j := task%a.pairs(), task/a.pairs()*keyBlock
+	a.loadKeys(&s, pair, j)
+	for i := j / a.block * a.block; i < a.queries; i += a.block {
+		a.loadQueries(&s, pair, i)
+		a.probabilities(&s, i, j)
+		a.addToKeys(&s, i, j)
+	}
+	a.storeKeys(&s, worker, pair, j)
+}
+
+// queriesTask computes dQ of some blocks of queries. The last blocks go first because
+// they see the most keys.
+func (a *backward) queriesTask(worker, task int) {
+	s, _ := a.space(a.pool.Scratch[worker])
+	pair, i0 := task%a.pairs(), (pool.CeilDiv(a.queries, a.span)-1-task/a.pairs())*a.span
+	end := min(i0+a.span, a.queries)
+	for j := 0; j < end; j += keyBlock {
+		a.loadKeys(&s, pair, j)
+		for i := max(i0, j/a.block*a.block); i < end; i += a.block {
+			a.loadQueries(&s, pair, i)
+			a.probabilities(&s, i, j)
+			a.addToQueries(&s, s.dq.at((i-i0)*a.perKV, 0), i, j)
+		}
+	}
+	a.storeQueries(&s, worker, pair, i0, end-i0)
+}
+
+// rowsAt and keysAt return the length of the block that begins at query i or key j.
+func (a *backward) rowsAt(i int) int { return min(a.block, a.queries-i) * a.perKV }
+func (a *backward) keysAt(j int) int { return min(keyBlock, a.keys-j) }
+
+func (a *backward) loadQueries(s *gradSpace, pair, i int) {
+	n := min(a.block, a.queries-i)
+	a.decodeQueries(&s.tiles, s.q, &a.Q, pair, i, n)
+	a.decodeQueries(&s.tiles, s.do, &a.DOut, pair, i, n)
+	for g := range a.perKV {
+		at := a.lseIndex(pair, i, g)
+		for r := range n {
+			s.lse2[r*a.perKV+g] = a.LSE[at+r] * math.Log2E
+			s.delta[r*a.perKV+g] = a.Delta[at+r]
+		}
+	}
+}
+
+func (a *backward) loadKeys(s *gradSpace, pair, j int) {
+	n := a.keysAt(j)
+	a.decodeKeys(&s.tiles, s.k, &a.K, pair, j, n)
+	s.transposed(s.kt, s.k, n, a.dim)
+	a.transposeKeys(&s.tiles, s.vt, s.stage, &a.V, pair, j, n)
+}
+
+// probabilities computes P and dS of the block of queries at i and of keys at j; both
+// are 0 where the key is not visible.
+func (a *backward) probabilities(s *gradSpace, i, j int) {
+	rows, keys := a.rowsAt(i), a.keysAt(j)
+	for r := 0; r < rows; r += s.MR {
+		height := min(s.MR, rows-r)
+		visible, width := a.visible(i-j, r, height, keys)
+		p, ds := s.p.at(r, 0), s.ds.at(r, 0)
+		if width > 0 {
+			s.matMul(p, height, width, a.dim, s.q.at(r, 0), false, s.kt, false)
+			s.matMul(ds, height, width, a.dim, s.do.at(r, 0), false, s.vt, false)
+		}
+		simd.ScoreGradientRows(p.x, ds.x, p.ld, pool.RoundUp(keys, 16), visible[:height], a.scale2, a.scale, s.lse2[r:], s.delta[r:])
+	}
+}
+
+// addToKeys computes dV += Pᵀ·dO and dK += dSᵀ·Q, from the first row that sees a key.
+// The block of queries with this row comes first and assigns instead of adding.
+func (a *backward) addToKeys(s *gradSpace, i, j int) {
+	rows, keys := a.rowsAt(i), a.keysAt(j)
+	for c := 0; c < keys; c += s.MR {
+		height := min(s.MR, keys-c)
+		from, add := max(0, j+c-i)*a.perKV, i > j+c
+		if from < rows {
+			s.matMul(s.dv.at(c, 0), height, a.dim, rows-from, s.p.at(from, c), true, s.do.at(from, 0), add)
+			s.matMul(s.dk.at(c, 0), height, a.dim, rows-from, s.ds.at(from, c), true, s.q.at(from, 0), add)
+		}
+	}
+}
+
+// addToQueries computes dQ += dS·K, up to the last key that a row sees. The first block
+// of keys, which every row sees, assigns instead of adding.
+func (a *backward) addToQueries(s *gradSpace, dq sheet, i, j int) {
+	rows := a.rowsAt(i)
+	for r := 0; r < rows; r += s.MR {
+		height := min(s.MR, rows-r)
+		_, width := a.visible(i-j, r, height, a.keysAt(j))
+		if width > 0 {
+			s.matMul(dq.at(r, 0), height, a.dim, width, s.ds.at(r, 0), false, s.k, j > 0)
+		}
+	}
+}
+
+func (a *backward) storeKeys(s *gradSpace, worker, pair, j int) {
+	for r := range a.keysAt(j) {
+		row, col := a.row(pair, a.keys, j+r), pair%a.kv*a.dim
+		a.DK.Store(worker, row, col, s.dk.row(r, a.dim))
+		a.DV.Store(worker, row, col, s.dv.row(r, a.dim))
+	}
+}
+
+func (a *backward) storeQueries(s *gradSpace, worker, pair, i, n int) {
+	for r := range n * a.perKV {
+		a.DQ.Store(worker, a.row(pair, a.queries, i+r/a.perKV), a.column(pair, r), s.dq.row(r, a.dim))
+	}
+}

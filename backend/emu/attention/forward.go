@@ -1,0 +1,261 @@
+package attention
+
+import (
+	"math"
+
+	"octet/backend"
+	"octet/backend/emu/cast"
+	"octet/backend/emu/gemm"
+	"octet/backend/emu/memory"
+	"octet/backend/emu/pool"
+	"octet/backend/emu/simd"
+)
+
+// Operands are those of backend.Attention, in memory.
+type Operands struct {
+	Q, K, V        memory.Matrix
+	Out            *cast.Output
+	LSE            []float32 // [batch·heads, queries]: log-sum-exp of the scores; nil: not stored
+	Control        []int32   // step.control; nil gives position 0
+	Batch, HeadDim int
+}
+
+// Attention goes through the keys in blocks with the online softmax of Milakov
+// and Gimelshein (2018), as FlashAttention does: a query keeps the maximum of
+// its scores so far, the sum of their exponentials relative to it, and the sum
+// of values weighted by these; a new maximum rescales the sums. A row of the
+// result depends on the blocks of keys alone, not on which queries a task has.
+//
+// A task has all query heads of one KV head: row r is query r / perKV of head
+// r mod perKV. So a decoding step, with one query per head, still decodes its
+// keys once.
+//
+// A task decodes and transposes a block of keys once for all its rows. Then it
+// computes scores, weights and sums for mr rows at a time, whose data fits the
+// first-level cache. It skips keys that none of the mr rows sees.
+//
+// The matrix products have FP32 operands and run on the GEMM kernels. As in FP32
+// GEMMs, the last bits depend on the instruction set.
+
+// keyBlock is the keys of a block; a multiple of every kernel's nr. Kᵀ and V of a
+// block are 32 KB each with heads of 64.
+const keyBlock = 128
+
+// stageKeys is how many keys are decoded at a time before they are transposed: few
+// enough to stay in the first-level cache.
+const stageKeys = 32
+
+// heads is the geometry of an attention op.
+type heads struct {
+	batch, queries, keys int // sequences, and rows of each
+	kv, perKV, dim       int // KV heads, query heads per KV head, head size
+
+	block  int     // queries of a block
+	ld     int     // of a sheet with rows of dim
+	scale  float32 // 1/√dim
+	scale2 float32 // log2 e/√dim
+}
+
+// A block of queries has about blockRows rows, a task at most taskBlocks blocks. All
+// rows of a task share the cost of loading a block of keys, which is about that of
+// multiplying it with sixteen rows.
+const (
+	blockRows  = 64
+	taskBlocks = 8
+)
+
+// scoreLD is the leading dimension of scores. One extra cache line keeps it from being
+// a power of two, which would map all rows to the same cache set.
+const scoreLD = keyBlock + pool.CacheLine/4
+
+func newHeads(kernel *gemm.Kernel, q, k *memory.Matrix, batch, dim int) heads {
+	h := heads{
+		batch: batch, queries: q.Rows / batch, keys: k.Rows / batch,
+		kv: k.Cols / dim, perKV: q.Cols / k.Cols, dim: dim,
+		ld:     pool.RoundUp(dim, kernel.NR) + pool.CacheLine/4,
+		scale:  float32(1 / math.Sqrt(float64(dim))),
+		scale2: float32(math.Log2E / math.Sqrt(float64(dim))),
+	}
+	h.block = max(1, blockRows/h.perKV)
+	return h
+}
+
+// pairs returns the number of pairs of a sequence and a KV head. Pairs share no data.
+func (h *heads) pairs() int { return h.batch * h.kv }
+
+// span returns the number of queries of a task, in whole blocks. Tasks of one pair
+// differ in work, so keeping all workers busy takes several tasks per worker.
+func (h *heads) span(workers int) int {
+	blocks := min(taskBlocks, pool.CeilDiv(h.queries, h.block))
+	for blocks > 1 && !pool.Balanced(h.pairs(), workers) && h.pairs()*pool.CeilDiv(h.queries, blocks*h.block) < 4*workers {
+		blocks--
+	}
+	return blocks * h.block
+}
+
+// lseIndex returns the index in LSE, [batch·heads, queries], of row r of a task that
+// begins at query i.
+func (h *heads) lseIndex(pair, i, r int) int {
+	return (pair*h.perKV+r%h.perKV)*h.queries + i + r/h.perKV
+}
+
+// row returns the tensor row of query or key i of a pair; n is the rows of a sequence.
+func (h *heads) row(pair, n, i int) int { return pair/h.kv*n + i }
+
+// column returns the first column of the query head of row r.
+func (h *heads) column(pair, r int) int { return (pair%h.kv*h.perKV + r%h.perKV) * h.dim }
+
+// decodeQueries decodes n queries from i on.
+func (h *heads) decodeQueries(t *tiles, dst sheet, q *memory.Matrix, pair, i, n int) {
+	for g := range h.perKV {
+		t.decode(dst.x[g*dst.ld:], h.perKV*dst.ld, q, h.row(pair, h.queries, i), h.column(pair, g), n, h.dim)
+	}
+}
+
+// decodeKeys decodes n keys from j on.
+func (h *heads) decodeKeys(t *tiles, dst sheet, k *memory.Matrix, pair, j, n int) {
+	t.decode(dst.x, dst.ld, k, h.row(pair, h.keys, j), pair%h.kv*h.dim, n, h.dim)
+}
+
+// transposeKeys decodes the transpose of n keys from j on, through stage.
+func (h *heads) transposeKeys(t *tiles, dst, stage sheet, k *memory.Matrix, pair, j, n int) {
+	for i := 0; i < n; i += stageKeys {
+		count := min(stageKeys, n-i)
+		h.decodeKeys(t, stage, k, pair, j+i, count)
+		t.transposed(dst.at(0, i), stage, count, h.dim)
+	}
+}
+
+// expectQueries and expectKeys call expect for n queries from i on and n keys from j on.
+func (h *heads) expectQueries(t *tiles, q *memory.Matrix, pair, i, n int) {
+	t.expect(q, h.row(pair, h.queries, i), h.column(pair, 0), n, h.perKV*h.dim)
+}
+
+func (h *heads) expectKeys(t *tiles, k *memory.Matrix, pair, j, n int) {
+	t.expect(k, h.row(pair, h.keys, j), pair%h.kv*h.dim, n, h.dim)
+}
+
+// space is a worker's scratch for the queries of a task and a block
+// of keys.
+type space struct {
+	tiles
+	q, o       sheet     // [rows, dim]: queries, running weighted sums of values
+	top, total []float32 // [rows]: running maxima of scores times log2 e, sums of weights
+	stage      sheet     // [stageKeys, dim]
+	kt         sheet     // [dim, keyBlock]: Kᵀ
+	v          sheet     // [keyBlock, dim]
+	s          sheet     // [mr, keyBlock]: scores, then weights
+}
+
+func (h *heads) space(kernel *gemm.Kernel, rows int, scratch []float32) (s space, used int) {
+	c := carver{scratch: scratch}
+	s.tiles = newTiles(kernel, max(h.dim, keyBlock), &c)
+	s.q, s.o = c.sheet(kernel, rows, h.ld), c.sheet(kernel, rows, h.ld)
+	s.top, s.total = c.take(rows), c.take(rows)
+	s.stage, s.v = c.sheet(kernel, stageKeys, h.ld), c.sheet(kernel, keyBlock, h.ld)
+	s.kt = c.sheet(kernel, pool.RoundUp(h.dim, gemm.DepthUnit), scoreLD)
+	s.s = c.sheet(kernel, kernel.MR, scoreLD)
+	return s, c.used
+}
+
+// New returns a function that computes attention with the workers of p and the matrix
+// products of kernel.
+func New(p *pool.Pool, kernel *gemm.Kernel, o Operands) func() {
+	h := newHeads(kernel, &o.Q, &o.K, o.Batch, o.HeadDim)
+	span := h.span(p.Size())
+	taskRows := span * h.perKV
+	_, used := h.space(kernel, taskRows, nil)
+	p.Reserve(used)
+	var position int
+	tasks := h.pairs() * pool.CeilDiv(h.queries, span)
+	// The last queries see the most keys. They go first, so that no long task is left
+	// for the end.
+	place := func(task int) (pair, i0, n int) {
+		task = tasks - 1 - task
+		i0 = task / h.pairs() * span
+		return task % h.pairs(), i0, min(span, h.queries-i0)
+	}
+	task := func(worker, task int) {
+		pair, i0, n := place(task)
+		rows := n * h.perKV
+		s, _ := h.space(kernel, taskRows, p.Scratch[worker])
+		h.decodeQueries(&s.tiles, s.q, &o.Q, pair, i0, n)
+
+		// The cache may be longer; keys after the last query are not read.
+		seen := min(position+i0+n, h.keys)
+		for j0 := 0; j0 < seen; j0 += keyBlock {
+			keys := min(keyBlock, seen-j0)
+			h.transposeKeys(&s.tiles, s.kt, s.stage, &o.K, pair, j0, keys)
+			h.decodeKeys(&s.tiles, s.v, &o.V, pair, j0, keys)
+			s.expectNothing()
+			if next := j0 + keyBlock; next < seen {
+				h.expectKeys(&s.tiles, &o.K, pair, next, min(keyBlock, seen-next))
+				h.expectKeys(&s.tiles, &o.V, pair, next, min(keyBlock, seen-next))
+			} else if task+1 < tasks {
+				pair, i0, n := place(task + 1)
+				h.expectQueries(&s.tiles, &o.Q, pair, i0, n)
+				h.expectKeys(&s.tiles, &o.K, pair, 0, min(keyBlock, h.keys))
+				h.expectKeys(&s.tiles, &o.V, pair, 0, min(keyBlock, h.keys))
+			}
+			if j0 == 0 {
+				s.expectStore(o.Out, h.row(pair, h.queries, i0), h.column(pair, 0), n, h.perKV*h.dim)
+			}
+			for r := 0; r < rows; r += s.MR {
+				height := min(s.MR, rows-r)
+				visible, width := h.visible(position+i0-j0, r, height, keys)
+				if width == 0 {
+					continue
+				}
+				s.prefetchNext()
+				var highest [maxTileRows]float32
+				top, total := s.top[r:r+height], s.total[r:r+height]
+				s.matMul(s.s, height, width, h.dim, s.q.at(r, 0), false, s.kt, false)
+				simd.MaxRows(highest[:], s.s.x, s.s.ld, visible[:height])
+				for i := range top {
+					high := highest[i] * h.scale2
+					switch old := top[i]; {
+					case j0 == 0:
+						top[i], total[i] = high, 0
+					case high > old:
+						rescale := simd.Exp2(old - high)
+						top[i] = high
+						total[i] *= rescale
+						simd.Scale(s.o.row(r+i, h.dim), rescale)
+					}
+				}
+				simd.WeighRows(s.s.x, s.s.ld, pool.RoundUp(width, 16), visible[:height], h.scale2, top, total)
+				s.matMul(s.o.at(r, 0), height, h.dim, width, s.s, false, s.v, j0 > 0)
+			}
+		}
+		for r := range rows {
+			out := s.o.row(r, h.dim)
+			simd.Scale(out, 1/s.total[r])
+			o.Out.Store(worker, h.row(pair, h.queries, i0+r/h.perKV), h.column(pair, r), out)
+		}
+		if o.LSE == nil {
+			return
+		}
+		for r := range rows { // in a loop of their own, logarithms overlap in the pipeline
+			o.LSE[h.lseIndex(pair, i0, r)] = float32(float64(s.top[r])*math.Ln2 + math.Log(float64(s.total[r])))
+		}
+	}
+	return cast.Storing(func() {
+		position = int(backend.ControlFrom(o.Control).Position)
+		p.Run(tasks, task)
+	}, o.Out)
+}
+
+// visible returns how many keys of a block each of rows rows, from r on, sees. ahead is
+// the position of the rows' first query less that of the first key. Later rows see at
+// least as many keys; width is the count of the last row.
+func (h *heads) visible(ahead, r, rows, keys int) (visible [maxTileRows]int, width int) {
+	query, head := r/h.perKV, r%h.perKV
+	for i := range rows {
+		width = max(0, min(ahead+query+1, keys))
+		visible[i] = width
+		if head++; head == h.perKV {
+			query, head = query+1, 0
+		}
+	}
+	return visible, width
+}

@@ -1,0 +1,113 @@
+package optimizer
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend/emu/memory"
+	"octet/backend/emu/pool"
+	"octet/backend/emu/simd"
+	"octet/fp8"
+)
+
+// AdamW does not read a block without large values: a NaN written there directly does
+// not reach the amaxes.
+func TestAdamWSkipsBlocks(t *testing.T) {
+	if !haveCodes {
+		t.Skip("no AVX-512")
+	}
+	a := testAdamW([3]fp8.DType{fp8.F16, fp8.E4M3, fp8.E5M2}, 7*adamSpan+extentBlock)
+	param, master := &a.Params[0], &a.Params[0].States[0]
+	const quiet = 2*adamSpan + extentBlock
+	clear(master.U16[quiet:][:extentBlock])
+	clear(param.States[1].U8[quiet:][:extentBlock])
+	clear(param.Grad.F32[quiet:][:extentBlock])
+	p := pool.New(2)
+	defer p.Close()
+	update := a.Bind(p)
+	norm := SumSquares(p, []memory.Matrix{param.Grad}, []*Extents{param.Extents}, make([]float32, 1))
+	run := func() {
+		norm()
+		update()
+	}
+	run()
+
+	master.U16[quiet+7] = 0x7e00
+	run()
+	require.True(t, isFinite(a.Amaxes[0]))
+
+	master.U16[quiet+7] = 0x7e00
+	master.Extents.Forget()
+	run()
+	require.False(t, isFinite(a.Amaxes[0]))
+	require.False(t, a.Params[0].States[1].Extents.known, "NaN codes have no extents")
+}
+
+func TestAdamWExtents(t *testing.T) {
+	if !haveCodes {
+		t.Skip("no AVX-512")
+	}
+	const blocks = 40
+	random := rand.New(rand.NewPCG(5, 6))
+	p, m, v := make([]uint16, blocks*extentBlock), make([]uint8, blocks*extentBlock), make([]uint8, blocks*extentBlock)
+	for i := range p {
+		p[i], m[i], v[i] = uint16(random.Uint32()), uint8(random.Uint32()), uint8(random.Uint32N(0x7c))
+		p[i] = p[i]&0x8000 | min(p[i]&0x7fff, 0x7bff)
+		m[i] = m[i]&0x80 | min(m[i]&0x7f, 0x7e)
+		if block := i / extentBlock; block%2 == 1 { // p and m small, v large, except one code of each
+			p[i], m[i], v[i] = p[i]&0x83ff, m[i]&0x87, min(v[i]|0x40, 0x7b)
+		}
+	}
+	for block := 1; block < blocks; block += 2 {
+		at := block*extentBlock + random.IntN(extentBlock)
+		p[at], m[at], v[at] = 0xf000, 0xf0, 1
+	}
+	want, got := [4][]float32{}, [4][]float32{}
+	for block := range blocks {
+		largest, minV := [3]float32{}, float32(math.Inf(1))
+		for i := block * extentBlock; i < (block+1)*extentBlock; i++ {
+			for j, x := range []float32{fp8.F16.Float32(uint32(p[i])), fp8.E4M3.Float32(uint32(m[i])) / 256, fp8.E5M2.Float32(uint32(v[i]))} {
+				largest[j] = fp8.MaxAmax(largest[j], x)
+			}
+			minV = min(minV, fp8.E5M2.Float32(uint32(v[i])))
+		}
+		for j, x := range []float32{largest[0], largest[1], largest[2], minV} {
+			want[j], got[j] = append(want[j], x), append(got[j], -1)
+		}
+	}
+	extentsAVX512(&p[0], &m[0], &v[0], blocks, &got[0][0], &got[1][0], &got[2][0], &got[3][0])
+	require.Equal(t, want, got)
+}
+
+// Maxima with an infinity bound nothing: new values may be NaN.
+func TestAdamWBoundsAreFinite(t *testing.T) {
+	var a bounds
+	a.begin(&simd.AdamW{}, &[3]float32{})
+	before := a.top
+	a.found([3]float32{1, float32(math.Inf(1)), 1})
+	require.Equal(t, before, a.top)
+}
+
+// Bounds are not used if a coefficient or a scale_inv is negative or NaN.
+func TestAdamWBoundsNeedMonotonicUpdates(t *testing.T) {
+	known := &Extents{known: true}
+	a := bounds{master: known, m1: known, m2: known, grad: known}
+	usable := func(edit func(r *simd.AdamW, inv *[3]float32)) bool {
+		r, inv := simd.AdamW{Coef: 1, Beta1: 1, Rest1: 1, Beta2: 1, Rest2: 1, Decay: 1, Rate: 1, RootScale: 1, Epsilon: 1}, [3]float32{1, 1, 1}
+		edit(&r, &inv)
+		a.begin(&r, &inv)
+		return a.usable
+	}
+	require.True(t, usable(func(*simd.AdamW, *[3]float32) {}))
+	for _, x := range []float32{-1, float32(math.NaN())} {
+		require.False(t, usable(func(r *simd.AdamW, _ *[3]float32) { r.Coef = x }))
+		require.False(t, usable(func(r *simd.AdamW, _ *[3]float32) { r.Decay = x }))
+		require.False(t, usable(func(r *simd.AdamW, _ *[3]float32) { r.Rate = x }))
+		for i := range 3 {
+			require.False(t, usable(func(_ *simd.AdamW, inv *[3]float32) { inv[i] = x }))
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package emu
+
+import (
+	"context"
+	"fmt"
+
+	"octet/backend"
+)
+
+// kernel runs one op. It allocates nothing: everything it needs is bound at load time.
+type kernel func(context.Context) error
+
+type executable struct {
+	binder  *binder
+	nodes   []*backend.Node
+	kernels []kernel
+}
+
+func (x *executable) Run(ctx context.Context) error {
+	if err := x.interrupted(ctx); err != nil {
+		return err
+	}
+	for i, k := range x.kernels {
+		if err := k(ctx); err != nil {
+			return x.failed(i, err)
+		}
+		x.binder.group.done[x.binder.rank].Add(1)
+	}
+	return nil
+}
+
+// failed returns the error of a node and closes the group, so that the other ranks
+// stop too.
+func (x *executable) failed(node int, err error) error {
+	x.binder.group.close(err, x.binder.rank)
+	return fmt.Errorf("%s: %w", x.nodes[node].Path(), err)
+}
+
+// interrupted returns ctx's error. If there is one, it closes the group: the other
+// ranks would wait for this one in the next collective.
+func (x *executable) interrupted(ctx context.Context) error {
+	err := ctx.Err()
+	if err != nil {
+		x.binder.group.close(err, x.binder.rank)
+	}
+	return err
+}
+
+func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
+	for i, k := range x.kernels {
+		err := x.interrupted(ctx) // cheap compared with observing an op
+		if err == nil {
+			err = k(ctx)
+		}
+		if err != nil {
+			return x.failed(i, err)
+		}
+		x.binder.group.done[x.binder.rank].Add(1)
+		if err := observe(x.nodes[i], observed{x.binder}); err != nil {
+			x.binder.group.close(err, x.binder.rank)
+			return err
+		}
+	}
+	return nil
+}
+
+// copyOut returns a copy of t's elements without the gaps between its rows.
+func (b *binder) copyOut(t *backend.Tensor) []byte {
+	src := b.bytes(t)
+	row, ld := t.DType.Bytes(t.Cols()), t.DType.Bytes(t.LD)
+	out := make([]byte, 0, t.Bytes())
+	for r := range t.Rows() {
+		out = append(out, src[r*ld:r*ld+row]...)
+	}
+	return out
+}
+
+// observed is the backend.Memory of an observer.
+type observed struct{ b *binder }
+
+func (o observed) Read(t *backend.Tensor) ([]byte, error) { return o.b.copyOut(t), nil }
+
+func (o observed) Write(t *backend.Tensor, raw []byte) error {
+	if int64(len(raw)) != t.Bytes() {
+		return fmt.Errorf("emu: %s takes %d bytes, got %d", t, t.Bytes(), len(raw))
+	}
+	o.b.changed(t)
+	dst := o.b.bytes(t)
+	row, ld := t.DType.Bytes(t.Cols()), t.DType.Bytes(t.LD)
+	for r := range t.Rows() {
+		copy(dst[r*ld:], raw[r*row:(r+1)*row])
+	}
+	return nil
+}
