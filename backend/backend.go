@@ -73,7 +73,8 @@ type Spec struct {
 	// bitwise reproducible.
 	Arithmetic string
 	E4M3       fp8.DType // the variant of E4M3 that programs for this device use
-	// Pairs lists the pairs of FP8 formats that one GEMM multiplies. On NVIDIA devices
+	// Pairs lists the pairs of formats of up to eight bits that one GEMM multiplies; nil
+	// means any two floating-point formats (fp8.Multiplies). On NVIDIA devices
 	// and their models these are cuBLASLt's; tensor cores also multiply E5M2 by E5M2.
 	Pairs [][2]fp8.DType
 	// BlockScales says that GEMMs take operands with per-block or per-row scales.
@@ -100,6 +101,10 @@ type Spec struct {
 	// with %v; nil for none. It takes a device's options from Spec to Lower and Outline.
 	Own any
 }
+
+// Multiplies reports whether a GEMM multiplies operands of up to eight bits in the formats
+// a and b.
+func (s *Spec) Multiplies(a, b fp8.DType) bool { return fp8.Multiplies(s.Pairs, a, b) }
 
 // Options are the host's settings for a backend, apart from its name.
 type Options struct {

@@ -35,7 +35,7 @@ func (o *CastHealth) check() error {
 	var c checker
 	c.dtype("X", o.X, fp8.F32, fp8.BF16, fp8.F16)
 	c.that(o.X.Block == PerTensor, "X is %s with blocks of %s, expected one scale or none", o.X, o.X.Block)
-	c.dtype("Codes", o.Codes, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+	c.that(o.Codes.DType.IsQuantized(), "Codes is %s, expected a format of up to eight bits", o.Codes)
 	c.matrix("Codes", o.Codes, o.X.Rows(), o.X.Cols())
 	c.vector("Out", o.Out, HealthFields)
 	return c.err

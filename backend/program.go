@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"slices"
 
 	"octet/fp8"
 )
@@ -216,7 +217,8 @@ func (r *record) checkAccess(operands []Operand) error {
 		if err := o.Tensor.validate(); err != nil {
 			return err
 		}
-		if err := o.Tensor.validateScale(); err != nil {
+		isScale := slices.ContainsFunc(operands, func(p Operand) bool { return p.Tensor.Scale == o.Tensor })
+		if err := o.Tensor.validateScale(); err != nil && !isScale {
 			return fmt.Errorf("%s: %w", o.Field, err)
 		}
 		owner := r.temps[root.Name]

@@ -15,8 +15,8 @@ type device struct {
 }
 
 // For returns the recipe adapted to a device, for a model's linear layers. e4m3 is the
-// device's E4M3, pairs the FP8 format pairs that its GEMM library supports, the activation
-// or gradient first. The library may support fewer pairs than the matrix units: cuBLASLt has
+// device's E4M3, pairs the pairs of formats of up to eight bits that its GEMM library
+// supports, the activation or gradient first; nil is any two floating-point formats. The library may support fewer pairs than the matrix units: cuBLASLt has
 // no E5M2 by E5M2.
 //
 // For replaces E4M3 by the device's variant in operands, whose limit changes with it,
@@ -118,11 +118,11 @@ func (r *Recipe) renameE4M3(to fp8.DType) (found bool) {
 	return found
 }
 
-// multiplies reports whether the device has a GEMM for the pair. No device multiplies
-// FP8 by another format than FP8.
+// multiplies reports whether the device has a GEMM for the pair. No device multiplies a
+// format of up to eight bits by a wider one.
 func (d *device) multiplies(pair [2]fp8.DType) bool {
-	if pair[0].IsFP8() || pair[1].IsFP8() {
-		return slices.Contains(d.pairs, pair)
+	if pair[0].IsQuantized() || pair[1].IsQuantized() {
+		return fp8.Multiplies(d.pairs, pair[0], pair[1])
 	}
 	return true
 }
@@ -162,7 +162,7 @@ func (d *device) remedy(a, b Operand, pair [2]fp8.DType, compute fp8.DType) stri
 			{[2]fp8.DType{f.as, pair[1]}, fmt.Sprintf("operand = %q, ", a)},
 			{[2]fp8.DType{f.as, f.as}, ""},
 		} {
-			if slices.Contains(d.pairs, change.to) {
+			if fp8.Multiplies(d.pairs, change.to[0], change.to[1]) {
 				return fmt.Sprintf("%sformat = %q", change.row, f.name)
 			}
 		}

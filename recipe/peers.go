@@ -70,6 +70,30 @@ var peers = []Recipe{
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: By(1, 32), Scale: E8M0}), History: 16,
 	},
+	{
+		Name: "mxfp6", Summary: "MXFP6: E2M3, gradients in E3M2, blocks of 32, E8M0 scales",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: uniform(Row{DType: fp8.E2M3, Scaling: Current, Granularity: By(1, 32), Scale: E8M0},
+			Row{Scope: "layers.*", Operand: Grad, DType: fp8.E3M2}), History: 16,
+	},
+	{
+		Name: "mxfp4", Summary: "MXFP4: E2M1, blocks of 32, E8M0 scales, stochastic gradients",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: uniform(Row{DType: fp8.E2M1, Scaling: Current, Granularity: By(1, 32), Scale: E8M0},
+			Row{Operand: Grad, Rounding: stochastic}), History: 16,
+	},
+	{
+		Name: "nvfp4-plain", Summary: "NVFP4 in all linear layers, without its controls",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: nvfp4Rows(), History: 16,
+	},
+}
+
+func nvfp4Rows(exceptions ...Row) []Row {
+	return uniform(Row{DType: fp8.E2M1, Scaling: Current, Granularity: By(1, 16), Scale: NVFP4}, slices.Concat(exceptions, []Row{
+		{Operand: Weight, Granularity: By(16, 16)},
+		{Operand: Grad, Rounding: stochastic},
+	})...)
 }
 
 func deepSeekRows(f ScaleFormat) []Row {

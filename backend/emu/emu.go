@@ -36,11 +36,6 @@ func spec(model string) (backend.Spec, error) {
 		s.E4M3, s.Pairs = m.E4M3, m.GEMMPairs
 		return s, nil
 	}
-	for _, a := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
-		for _, b := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
-			s.Pairs = append(s.Pairs, [2]fp8.DType{a, b})
-		}
-	}
 	return s, nil
 }
 

@@ -3,7 +3,6 @@ package bench
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 
 	"octet/backend"
@@ -83,7 +82,7 @@ func (b *Bench) gemm(l Layer, format, pass string) Case {
 	case "bf16":
 		values, grads, result = fp8.BF16, fp8.BF16, fp8.BF16
 	}
-	if format == "fp8" && !slices.Contains(b.spec.Pairs, [2]fp8.DType{grads, values}) {
+	if format == "fp8" && !b.spec.Multiplies(grads, values) {
 		grads = values // the device multiplies only equal formats
 	}
 	var prepare *backend.Program

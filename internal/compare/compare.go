@@ -147,8 +147,11 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 // scales that both support, and an E4M3 that both multiply.
 func common(a, b backend.Spec) backend.Spec {
 	s := b
-	s.Pairs = slices.DeleteFunc(slices.Clone(b.Pairs), func(p [2]fp8.DType) bool { return !slices.Contains(a.Pairs, p) })
-	if !slices.Contains(s.Pairs, [2]fp8.DType{s.E4M3, s.E4M3}) {
+	if s.Pairs == nil {
+		s.Pairs = a.Pairs
+	}
+	s.Pairs = slices.DeleteFunc(slices.Clone(s.Pairs), func(p [2]fp8.DType) bool { return !a.Multiplies(p[0], p[1]) })
+	if !s.Multiplies(s.E4M3, s.E4M3) {
 		s.E4M3 = a.E4M3
 	}
 	s.BlockScales = a.BlockScales && b.BlockScales
