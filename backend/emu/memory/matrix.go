@@ -9,7 +9,8 @@ import (
 	"octet/fp8"
 )
 
-// Matrix is a matrix in memory, row-major. The slice that fits DType is set.
+// Matrix is a matrix in memory, row-major. Exactly one of F32, U16 and U8 is set, by the
+// size of DType.
 type Matrix struct {
 	DType          fp8.DType
 	F32            []float32 // F32
