@@ -312,10 +312,10 @@ func (g *GEMM) decodeA(dst []float32, i, l, rows, depth int) (step, stepK int) {
 	ld := g.plan.lda
 	l, depth = g.elements(l, depth)
 	if g.transA {
-		g.decode(dst, ld, g.kernel.NR, g.a.At(l, i), depth, rows, false)
+		g.decode(dst, ld, g.kernel.NR, g.a.Sub(l, i), depth, rows, false)
 		return 1, ld
 	}
-	g.decode(dst, ld, g.kernel.NR, g.a.At(i, l), rows, depth, true)
+	g.decode(dst, ld, g.kernel.NR, g.a.Sub(i, l), rows, depth, true)
 	return ld, 1
 }
 
@@ -326,17 +326,17 @@ func (g *GEMM) packB(dst, tmp []float32, l, j, depth, cols int) {
 	nr, panel, height := g.kernel.NR, g.plan.panel, g.kernel.TransposeRows
 	from, count := g.elements(l, depth)
 	if !g.transB {
-		g.decode(dst, nr, panel, g.b.At(from, j), count, cols, false)
+		g.decode(dst, nr, panel, g.b.Sub(from, j), count, cols, false)
 		return
 	}
-	src := g.b.At(j, from)
+	src := g.b.Sub(j, from)
 	if g.kernel.gather != nil && src.DType.IsFP8() {
 		g.gatherB(dst, tmp, src, count, cols)
 		return
 	}
 	ld := g.plan.ldt
 	for c := 0; c < cols; c += height {
-		g.decode(tmp, ld, nr, src.At(c, 0), min(height, cols-c), count, true)
+		g.decode(tmp, ld, nr, src.Sub(c, 0), min(height, cols-c), count, true)
 		g.kernel.Transpose(dst[c/nr*panel+c%nr:], nr, tmp, ld, depth)
 	}
 }

@@ -42,8 +42,8 @@ func (m *Matrix) ScaleInv() float32 {
 	return m.Scale[0]
 }
 
-// At returns m from row i and column j on.
-func (m Matrix) At(i, j int) Matrix {
+// Sub returns m from row i and column j on.
+func (m Matrix) Sub(i, j int) Matrix {
 	at := i*m.LD + j
 	switch {
 	case m.F32 != nil:
