@@ -26,7 +26,7 @@ func TestStrips(t *testing.T) {
 		view, amax := wide.Sub(0, 4), []float32{0}
 		view.Cols = rows
 		out := NewOutput(p, []Cast{{Out: view, Transpose: true, Amax: amax}})
-		require.Empty(t, out.Direct)
+		require.Empty(t, out.Direct())
 		value := func(row, col int) float32 { return d.Float32(d.Nearest(float32(row+col%13), fp8.Saturate)) }
 		store := func(worker, row, col, n int) {
 			x := make([]float32, n)
