@@ -258,3 +258,12 @@ func TestRowHasEffect(t *testing.T) {
 		require.Equal(t, test.want, r.RowHasEffect(len(test.rows)-1, decoder(2)), test.name)
 	}
 }
+
+func TestUnmatched(t *testing.T) {
+	r := lookup(t, "fp8-smooth")
+	for _, scope := range []string{"layers.1.mlp.*", "layers.2.mlp.*", "layers.2.mlp.*", "other", "layers.[3-9].*"} {
+		r.Rows = append(r.Rows, Row{Scope: scope, GEMM: Fprop, Operand: Input})
+	}
+	require.Equal(t, []string{"layers.2.mlp.*", "layers.[3-9].*"}, r.Unmatched(decoder(2)))
+	require.Empty(t, r.Unmatched(decoder(4)))
+}

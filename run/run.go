@@ -307,7 +307,7 @@ func (r *Run) logExit(reason error) {
 	}
 }
 
-// logNotes writes to run.log how the device changed the current recipe.
+// logNotes writes to run.log the notes on the current recipe, see [train.Job.Notes].
 func (r *Run) logNotes() {
 	for _, note := range r.Trainer.Notes {
 		r.records.log.Info("recipe on this device", "note", note)
