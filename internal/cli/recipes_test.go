@@ -21,13 +21,13 @@ func recipeFile(t *testing.T, name, scope string) string {
 // recipes shows a model that has the layers which a recipe file names, and says its depth.
 func TestRecipesShowsNumberedLayers(t *testing.T) {
 	for i, test := range []struct{ scope, row, depth string }{
-		{"layers.2.mlp.*", "layers.2.mlp.up,gate,down ", "a model of 3 layers,"},
-		{"layers.9.mlp.*", "layers.9.mlp.up,gate,down ", "a model of 10 layers,"},
-		{"layers.1[0-9].mlp.*", "layers.10.mlp.up,gate,down ", "a model of 11 layers,"},
+		{"layers.2.mlp.*", "layers.2.mlp.up,gate,down", "a model of 3 layers,"},
+		{"layers.9.mlp.*", "layers.9.mlp.up,gate,down", "a model of 10 layers,"},
+		{"layers.1[0-9].mlp.*", "layers.10.mlp.up,gate,down", "a model of 11 layers,"},
 	} {
 		path := recipeFile(t, fmt.Sprintf("numbered-%d.toml", i), test.scope)
 		out, _ := succeed(t, "recipes", path)
-		require.Contains(t, out, "\n"+test.row, test.scope)
+		require.Contains(t, out, "\n"+test.row+"\n", test.scope)
 		require.Contains(t, out, "\nnote: the table shows "+test.depth, test.scope)
 	}
 	out, _ := succeed(t, "recipes", recipeFile(t, "any-layer.toml", "layers.*.mlp.up_proj"))
