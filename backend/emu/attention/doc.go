@@ -7,6 +7,7 @@
 // NEON gemm.Multiply6x16NEON), else through copies. Scores become weights in package simd
 // (WeighRows).
 //
-// InPlace maps a gemm.Kernel to its multiply in place: a new instruction set first needs a
-// kernel in gemm/kernels_*.go. A new architecture also changes the build tag of tile_other.go.
+// Function inPlace maps a gemm.Kernel to its multiply in place, so a kernel for an
+// instruction set begins in gemm/kernels_*.go; a new architecture also changes the build tag
+// of tile_other.go.
 package attention
