@@ -72,12 +72,11 @@ func (t *Param) hasAmax() bool {
 }
 
 // Bind returns a function that runs the update on p and allocates nothing.
-func (x AdamW) Bind(p *pool.Pool) func() {
-	a := &x
-	a.Params = slices.Clone(a.Params)
+func (a AdamW) Bind(p *pool.Pool) func() {
+	a.Params = slices.Clone(a.Params) // a is a copy
 	a.pool, a.all = p, paramSpans(a.Params)
 	for i := range a.Params {
-		a.Params[i].bind(a)
+		a.Params[i].bind(&a)
 	}
 	for _, s := range a.all {
 		a.length = max(a.length, s.n)
