@@ -143,8 +143,8 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 }
 
 // RecipeFor returns the ResolvedRecipe adapted to a device and notes: the changes, see
-// [recipe.Recipe.For], and rows of a recipe file that match no layer. The error wraps backend.ErrUnsupported if the recipe needs
-// block scales and the device has none.
+// [recipe.Recipe.For], and rows of a recipe file that match no layer. The error wraps
+// backend.ErrUnsupported if the recipe needs block scales and the device has none.
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
