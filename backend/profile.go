@@ -158,8 +158,9 @@ func OpKind(n *Node) string {
 	}, " ")
 }
 
-// Module returns a node's part of the model: FoldLayers of its scope.
-func Module(n *Node) string { return orDash(FoldLayers(n.Scope)) }
+// Module returns a node's part of the model: FoldLayers of its scope, "no module" for the ops
+// of the whole step, such as those that update amax histories.
+func Module(n *Node) string { return cmp.Or(FoldLayers(n.Scope), "no module") }
 
 // FoldLayers shortens a module path to a part of the model, with all layers merged:
 // "layers.*.mlp" for layers.3.mlp.down_proj, "lm_head" for lm_head.weight.

@@ -96,7 +96,7 @@ func TestProfile(t *testing.T) {
 	}, p.Rows(peaks, OpKind))
 
 	rows := p.Rows(Peaks{Bytes: 1e8}, Module)
-	require.Equal(t, Row{"-", 2, 8 * time.Millisecond, Cost{0, 8}, 80 * time.Nanosecond}, rows[0])
+	require.Equal(t, Row{"no module", 2, 8 * time.Millisecond, Cost{0, 8}, 80 * time.Nanosecond}, rows[0])
 	// Rows of equal time are sorted by name.
 	require.Equal(t, Row{"layers.*.mlp", 4, 6 * time.Millisecond, Cost{4e6, 520_000}, 5200 * time.Microsecond}, rows[1])
 	require.Equal(t, Row{"lm_head", 2, 6 * time.Millisecond, Cost{4e6, 280_000}, 2800 * time.Microsecond}, rows[2])
@@ -107,7 +107,7 @@ func TestProfile(t *testing.T) {
 
 func TestModule(t *testing.T) {
 	for scope, want := range map[string]string{
-		"": "-", "embed": "embed", "adamw.layers": "adamw", "layers.12": "layers.*",
+		"": "no module", "embed": "embed", "adamw.layers": "adamw", "layers.12": "layers.*",
 		"layers.3.mlp.down_proj": "layers.*.mlp", "layers.0.input_layernorm": "layers.*.input_layernorm",
 	} {
 		require.Equal(t, want, Module(&Node{Scope: scope}), scope)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 )
@@ -51,29 +52,35 @@ func (r Recipe) groups(layers []Layer) []group {
 }
 
 // Describe writes the recipe as a table for a model's linear layers: every GEMM of every
-// layer, the compute format and the optimizer. Lines have at most 80 columns.
+// layer, the compute format and the optimizer. The layers of equal casts form a group, whose
+// names precede its GEMMs. Lines have at most 80 columns.
 func (r Recipe) Describe(w io.Writer, layers []Layer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "recipe %s: %s\n\n", r.Name, r.Summary)
-	fmt.Fprintln(t, "linear layers\tGEMM\tx or dy\tW or x")
+	fmt.Fprintf(w, "recipe %s: %s\n\n", r.Name, r.Summary)
+	lines := [][]string{{"linear layers, GEMM", "x or dy", "W or x"}}
 	for _, g := range r.groups(layers) {
-		names := describePaths(g, layers)
-		for p, gemm := range GEMMs {
-			name := ""
-			if p < len(names) {
-				name = names[p]
-			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, gemm.GEMM, r.describeCast(g, p, 0), r.describeCast(g, p, 1))
+		for _, name := range describePaths(g, layers) {
+			lines = append(lines, []string{name})
 		}
-		for _, name := range names[min(len(names), len(GEMMs)):] {
-			fmt.Fprintf(t, "%s\t\t\t\n", name)
+		lines = append(lines, r.describeGEMMs(g)...)
+	}
+	var widths [2]int // names may be longer than the column below them
+	for _, line := range lines {
+		for i := range len(line) - 1 {
+			widths[i] = max(widths[i], len(line[i]))
 		}
 	}
-	if err := t.Flush(); err != nil {
-		return err
+	for _, line := range lines {
+		for i := range len(line) - 1 {
+			line[i] += strings.Repeat(" ", widths[i]-len(line[i])+2)
+		}
+		fmt.Fprintln(w, strings.Join(line, ""))
 	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\nother activations\t%s: embedding, norms, attention, residual stream\n", r.Compute)
 	fmt.Fprintf(t, "optimizer, layers\t%s\n", r.Optimizer)
+	if r.Optimizer.FloorV {
+		fmt.Fprintln(t, "\tm2 > 0 is never stored as 0")
+	}
 	fmt.Fprintf(t, "optimizer, rest\tfp32\n")
 	if r.anyCast(layers, func(c Cast) bool { return c.Scaling == Delayed }) {
 		name := "delayed scaling"
@@ -101,11 +108,8 @@ func (r Recipe) describeDelayed() []string {
 		binades int
 		of      string
 	}{{r.Margin, "inputs"}, {r.WeightMargin, "weights"}, {r.GradMargin, "gradients"}} {
-		switch {
-		case m.binades == 1:
-			parts = append(parts, "1 binade kept free for "+m.of)
-		case m.binades != 0:
-			parts = append(parts, fmt.Sprintf("%d binades kept free for %s", m.binades, m.of))
+		if m.binades != 0 {
+			parts = append(parts, fmt.Sprintf("headroom 2^%d for %s", m.binades, m.of))
 		}
 	}
 	if r.ColdStart {
@@ -155,6 +159,20 @@ func (r Recipe) anyCast(layers []Layer, f func(Cast) bool) bool {
 	return false
 }
 
+// describeGEMMs returns the lines of a group: the GEMM and its casts. GEMMs of equal casts
+// share a line.
+func (r Recipe) describeGEMMs(g group) (lines [][]string) {
+	for p, gemm := range GEMMs {
+		a, b := r.describeCast(g, p, 0), r.describeCast(g, p, 1)
+		if n := len(lines); n > 0 && lines[n-1][1] == a && lines[n-1][2] == b {
+			lines[n-1][0] += ", " + gemm.GEMM.String()
+		} else {
+			lines = append(lines, []string{"  " + gemm.GEMM.String(), a, b})
+		}
+	}
+	return lines
+}
+
 // describeCast returns the cast's text. It marks h and W3 of Smooth-SwiGLU with
 // "smooth", which implies a current scale unless the text says delayed.
 func (r Recipe) describeCast(g group, gemm, side int) string {
@@ -175,8 +193,8 @@ func (r Recipe) describeCast(g group, gemm, side int) string {
 	return s
 }
 
-// describePaths returns the lines of the first column: one for each parent and set of
-// layers, with the names of its modules without the suffix that Llama gives them.
+// describePaths returns the names of a group: a line for each parent and set of layers,
+// with the names of its modules without the suffix that Llama gives them.
 func describePaths(g group, layers []Layer) []string {
 	count := map[string]int{}
 	for _, l := range layers {
@@ -190,7 +208,7 @@ func describePaths(g group, layers []Layer) []string {
 		if at := strings.LastIndexByte(path, '.'); at >= 0 {
 			key, name = path[:at+1], strings.TrimSuffix(path[at+1:], "_proj")
 			if numbers := g.numbers[path]; len(numbers) < count[path] {
-				key = strings.Replace(key, "*", strings.Join(numbers, ","), 1)
+				key = strings.Replace(key, "*", ranges(numbers), 1)
 			}
 		}
 		if names[key] == nil {
@@ -202,4 +220,20 @@ func describePaths(g group, layers []Layer) []string {
 		keys[i] = key + strings.Join(names[key], ",")
 	}
 	return keys
+}
+
+// ranges writes increasing numbers as "0-2,5".
+func ranges(numbers []string) string {
+	var list []string
+	first, last := "", -1 // of the range at the end of the list
+	for _, text := range numbers {
+		n, _ := strconv.Atoi(text) // as fold found it
+		if last >= 0 && n == last+1 {
+			list[len(list)-1] = first + "-" + text
+		} else {
+			list, first = append(list, text), text
+		}
+		last = n
+	}
+	return strings.Join(list, ",")
 }

@@ -82,7 +82,7 @@ func TestForEqualFormats(t *testing.T) {
 	require.Equal(t, float32(240), got.Cast(at(q), Fprop, Input).Limit())
 	require.Equal(t, fp8.E4M3IEEE, got.Optimizer.M1)
 	require.Equal(t, fp8.E5M2, got.Optimizer.M2)
-	require.Contains(t, describe(t, got), "dgrad  e5m2 delayed stochastic      e5m2 smooth")
+	require.Contains(t, describe(t, got), "  dgrad, wgrad         e5m2 delayed stochastic      e5m2 smooth\n")
 
 	again, _, err := got.For(fp8.E4M3IEEE, equalPairs, decoder(2))
 	require.NoError(t, err)

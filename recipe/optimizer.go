@@ -57,9 +57,5 @@ func (o Optimizer) String() string {
 			s += fmt.Sprintf(", moments in blocks of %d", o.Block)
 		}
 	}
-	s += ", " + o.Rounding.String()
-	if o.FloorV {
-		s += ", v > 0"
-	}
-	return s
+	return s + ", " + o.Rounding.String()
 }

@@ -231,6 +231,18 @@ func (r Recipe) RowHasEffect(i int, layers []Layer) bool {
 	return false
 }
 
+// Unmatched returns the scopes of the rows that name layers by number and match none of these
+// layers: a recipe also serves models with fewer layers than its rows name.
+func (r Recipe) Unmatched(layers []Layer) (scopes []string) {
+	for _, row := range r.Rows {
+		matched := slices.ContainsFunc(layers, func(l Layer) bool { return row.matches(l.Scope, row.GEMM, row.Operand) })
+		if !matched && strings.ContainsAny(row.Scope, "0123456789") && !slices.Contains(scopes, row.Scope) {
+			scopes = append(scopes, row.Scope)
+		}
+	}
+	return scopes
+}
+
 // decides reports whether row decides any field of an operand's cast, given the earlier rows.
 func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool {
 	for _, e := range earlier {

@@ -202,7 +202,8 @@ func TestParseIsTheInverseOfString(t *testing.T) {
 	}
 }
 
-// The table names every linear layer once and lists an exception's layer separately.
+// The names of a group precede its GEMMs; GEMMs of equal casts share a line. A layer with an
+// exception is a group of its own.
 func TestDescribe(t *testing.T) {
 	r := lookup(t, "fp8-smooth")
 	r.Rows = append([]Row{{Scope: "layers.1.mlp.*", DType: fp8.BF16}}, r.Rows...)
@@ -211,16 +212,32 @@ func TestDescribe(t *testing.T) {
 	text := b.String()
 	for _, want := range []string{
 		"layers.*.self_attn.q,k,v,o", "layers.0,2.mlp.up,gate", "layers.0,2.mlp.down", "e4m3 smooth", "lm_head", "layers.1.mlp.up,gate,down",
-		"e5m2 delayed stochastic", "master fp16, m1 e4m3, m2 e5m2; scaled, stochastic", "4 binades kept free for gradients",
+		"e5m2 delayed stochastic", "master fp16, m1 e4m3, m2 e5m2; scaled, stochastic\n", "m2 > 0 is never stored as 0", ", headroom 2^4 for gradients",
 	} {
 		require.Contains(t, text, want)
 	}
 	require.Equal(t, 1, strings.Count(text, "lm_head"))
+	require.Contains(t, text, `
+linear layers, GEMM    x or dy                  W or x
+layers.*.self_attn.q,k,v,o
+layers.0,2.mlp.up,gate
+  fprop                e4m3 delayed             e4m3 delayed
+  dgrad, wgrad         e5m2 delayed stochastic  e4m3 delayed
+layers.0,2.mlp.down
+  fprop                e4m3 smooth              e4m3 smooth
+  dgrad, wgrad         e5m2 delayed stochastic  e4m3 smooth
+layers.1.mlp.up,gate,down
+lm_head
+  fprop, dgrad, wgrad  bf16                     bf16
+`)
+	b.Reset()
+	require.NoError(t, r.Describe(&b, decoder(1000)))
+	require.Contains(t, b.String(), "\nlayers.0,2-999.mlp.down\n")
 
 	r.Margin, r.WeightMargin, r.ColdStart = 1, 2, true
 	require.NoError(t, r.Describe(&b, decoder(3)))
 	text = b.String()
-	require.Contains(t, text, "1 binade kept free for inputs\n")
+	require.Contains(t, text, "headroom 2^1 for inputs\n")
 	for line := range strings.Lines(text) {
 		require.Less(t, len(line), 81, line)
 	}
@@ -265,4 +282,13 @@ func TestRowHasEffect(t *testing.T) {
 		r.Rows = append(test.rows, r.Rows...)
 		require.Equal(t, test.want, r.RowHasEffect(len(test.rows)-1, decoder(2)), test.name)
 	}
+}
+
+func TestUnmatched(t *testing.T) {
+	r := lookup(t, "fp8-smooth")
+	for _, scope := range []string{"layers.1.mlp.*", "layers.2.mlp.*", "layers.2.mlp.*", "other", "layers.[3-9].*"} {
+		r.Rows = append(r.Rows, Row{Scope: scope, GEMM: Fprop, Operand: Input})
+	}
+	require.Equal(t, []string{"layers.2.mlp.*", "layers.[3-9].*"}, r.Unmatched(decoder(2)))
+	require.Empty(t, r.Unmatched(decoder(4)))
 }

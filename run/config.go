@@ -55,19 +55,24 @@ func checkResumed(dir string, c train.Config) error {
 	return err
 }
 
-// Rise holds the learning rates around a resume that makes a run longer: the stretched
-// schedule may raise the rate again.
-type Rise struct{ From, To float64 }
+// RateChange holds the learning rates around a resume that changes the length of a run: the
+// schedule stretches or shrinks with it.
+type RateChange struct {
+	Shorter  bool
+	From, To float64
+}
 
-// riseOfRate compares the learning rate of the last update with that of the next one. It
-// returns nil if the rate does not rise, or would have risen anyway.
-func riseOfRate(o train.Optimizer, done, before, steps int) *Rise {
-	if done == 0 || steps <= before {
+// changeOfRate compares the learning rate of the last update with that of the next one. It
+// returns nil if a longer run does not raise the rate, or would have raised it anyway, and if
+// a shorter run does not change the next rate.
+func changeOfRate(o train.Optimizer, done, before, steps int) *RateChange {
+	if done == 0 || steps == before {
 		return nil
 	}
-	r := Rise{From: o.LRAt(done-1, before), To: o.LRAt(done, steps)}
-	if r.To <= max(r.From, o.LRAt(done, before)) {
+	next := o.LRAt(done, before)
+	c := RateChange{Shorter: steps < before, From: o.LRAt(done-1, before), To: o.LRAt(done, steps)}
+	if c.Shorter && c.To == next || !c.Shorter && c.To <= max(c.From, next) {
 		return nil
 	}
-	return &r
+	return &c
 }

@@ -202,8 +202,8 @@ func (r *Run) Tokens() int64 { return int64(r.executed) * r.Trainer.TokensPerSte
 func (r *Run) Energy() (e Energy, ok bool) { return r.telemetry.energy() }
 
 // MFU returns the share of the devices' peak that the steps of the last whole interval
-// reached; nil if it is unknown.
-func (r *Run) MFU() *float64 { return r.utilization.latest }
+// reached, and the FLOP/s of these steps; nil if the share is unknown.
+func (r *Run) MFU() (share *float64, rate float64) { return r.utilization.latest, r.utilization.rate }
 
 func (r *Run) record(p Progress) error {
 	m, t, err := r.records.step(p, r.Trainer.FLOPsPerToken(), r.Trainer.TokensPerStep(), r.Memory.Total())

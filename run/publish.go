@@ -62,7 +62,7 @@ func (r *Run) publish(m writers.Metrics, t writers.Timing) {
 	if m.FP8 != nil || m.SwiGLU != nil {
 		r.published.health = m
 	}
-	if share := r.MFU(); share != nil {
+	if share, _ := r.MFU(); share != nil {
 		t.MFU = new(writers.Float(*share))
 	}
 	if m.Skipped {

@@ -82,7 +82,7 @@ type Run struct {
 	Skipped    []checkpoint.Entry // damaged checkpoints that the resume skipped
 	Moved      string             // the backend and arithmetic that wrote the checkpoint, if they differ from this run's
 	Changed    []string           // keys of config.toml that changed since the checkpoint, as "optimizer.lr 0.003 -> 0.001"
-	Rise       *Rise              // of the learning rate, if the run is longer now; nil: none
+	RateChange *RateChange        // if the run is longer or shorter now; nil: none
 	Lost       []string           // missing lines of metrics and timing, a sentence for each file
 
 	folder      *folder
@@ -219,7 +219,7 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 		if err != nil {
 			return err
 		}
-		r.Rise = riseOfRate(o.Config.Optimizer, r.Resumed, before.Train.Steps, o.Config.Train.Steps)
+		r.RateChange = changeOfRate(o.Config.Optimizer, r.Resumed, before.Train.Steps, o.Config.Train.Steps)
 		if err := r.folder.writeConfig(o.Config); err != nil {
 			return err
 		}
@@ -307,7 +307,7 @@ func (r *Run) logExit(reason error) {
 	}
 }
 
-// logNotes writes to run.log how the device changed the current recipe.
+// logNotes writes to run.log the notes on the current recipe, see [train.Job.Notes].
 func (r *Run) logNotes() {
 	for _, note := range r.Trainer.Notes {
 		r.records.log.Info("recipe on this device", "note", note)

@@ -23,6 +23,7 @@ type utilization struct {
 	flops   float64   // of the interval's steps
 	seconds float64   // of the interval's steps
 	latest  *float64  // share of the last whole interval; nil: unknown
+	rate    float64   // FLOP/s of that interval
 	above   bool      // the steps of the last interval were faster than both of its peaks
 
 	reported bool // tooFast has returned true
@@ -58,9 +59,10 @@ func (u *utilization) ends(last bool) bool {
 // of the interval's two peaks; nil if a peak is unknown, or if the share is above 1 because
 // another load slowed down both measurements.
 func (u *utilization) end() *float64 {
-	before, rate := u.peak, u.flops/u.seconds
+	before := u.peak
+	u.rate = u.flops / u.seconds
 	u.open()
-	share := rate / max(before, u.peak)
+	share := u.rate / max(before, u.peak)
 	known := before > 0 && u.peak > 0
 	u.latest, u.above = nil, known && share > 1
 	if known && share <= 1 {

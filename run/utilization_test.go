@@ -35,6 +35,7 @@ func TestUtilization(t *testing.T) {
 		return u.end()
 	}
 	require.Equal(t, new(0.4), interval(200, 160, 2), "the clock rose")
+	require.Equal(t, 80.0, u.rate)
 	require.Equal(t, new(0.5), interval(50, 300, 3), "and fell")
 	require.Equal(t, new(0.9), interval(50, 45, 1))
 	require.False(t, u.tooFast())
@@ -73,7 +74,12 @@ func TestUtilizationOfARun(t *testing.T) {
 	}
 	r.utilization.begin()
 	shares := map[int]*float64{}
-	require.NoError(t, r.Train(t.Context(), func(p Progress) { shares[p.Step] = p.MFU }))
+	require.NoError(t, r.Train(t.Context(), func(p Progress) {
+		shares[p.Step] = p.MFU
+		if share, rate := r.MFU(); share != nil {
+			require.Equal(t, rate/1e18, *share)
+		}
+	}))
 	require.NoError(t, r.Close())
 	require.Empty(t, peaks)
 	text, err := os.ReadFile(r.folder.path(timingFile))

@@ -15,7 +15,7 @@ type Job struct {
 	Config Config        // of this phase, without a schedule
 	Device backend.Spec  // the device that the programs are recorded for
 	Recipe recipe.Recipe // as resolved for the device
-	Notes  []string      // changes of the recipe for the device, a sentence each
+	Notes  []string      // a sentence each, see [Config.RecipeFor]
 	Phases []Phase       // of the whole run
 	Phase  int           // index of this job's phase
 	Vars   *backend.Vars

@@ -142,9 +142,9 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	return r, r.Validate()
 }
 
-// RecipeFor returns the ResolvedRecipe adapted to a device and notes on the changes,
-// see [recipe.Recipe.For]. The error wraps backend.ErrUnsupported if the recipe needs
-// block scales and the device has none.
+// RecipeFor returns the ResolvedRecipe adapted to a device and notes: the changes, see
+// [recipe.Recipe.For], and rows of a recipe file that match no layer. The error wraps
+// backend.ErrUnsupported if the recipe needs block scales and the device has none.
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
@@ -159,7 +159,11 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 			return r, nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, s.Backend, err)
 		}
 	}
-	return r.For(s.E4M3, s.Pairs, layers)
+	r, notes, err := r.For(s.E4M3, s.Pairs, layers)
+	for _, scope := range r.Unmatched(layers) {
+		notes = append(notes, fmt.Sprintf("the row with scope %q matches no layer of this model", scope))
+	}
+	return r, notes, err
 }
 
 // override sets *to to a config's value, if given.

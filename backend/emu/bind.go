@@ -1,6 +1,8 @@
 package emu
 
 import (
+	"slices"
+
 	"octet/backend"
 	"octet/backend/emu/cast"
 	"octet/backend/emu/memory"
@@ -14,6 +16,27 @@ type binder struct {
 	plan  *backend.Plan
 	arena []byte
 	taken int // scratch buffers taken so far by the op being bound
+}
+
+// bind returns the kernel of a node's op.
+func (b *binder) bind(n *backend.Node) (kernel, error) {
+	b.taken = 0
+	row, ok := rowOf(n.Op)
+	if !ok {
+		return nil, b.unsupported("no kernel for %T; a custom op must implement backend.Looped", n.Op)
+	}
+	for _, o := range n.Operands() {
+		if slices.Contains(row.blockScaled, o.FieldName()) {
+			continue
+		}
+		if o.Tensor.Block != backend.PerTensor {
+			return nil, b.unsupported("%s has scales per block %s", o.Tensor, o.Tensor.Block)
+		}
+		if o.Tensor.DType == fp8.E8M0 {
+			return nil, b.unsupported("%s is %s", o.Field, o.Tensor)
+		}
+	}
+	return row.bind(b, n)
 }
 
 // bytes returns t's memory from its first to its last element.

@@ -45,7 +45,7 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 			stored := codes.Codes(unpacked[worker], row, 0, cols)
 			block := o.Codes.ScaleIndex(row * cols)
 			for col := 0; col < cols; col += width {
-				n, scale := min(width, cols-col), float64(scales.At(block))*outer
+				n, scale := min(width, cols-col), float64(scales.Block(block))*outer
 				block++
 				s.add(line[col:col+n], stored[col:col+n], values, scale, limit*scale)
 			}
@@ -97,11 +97,11 @@ func (s *castSums) add(x []float32, codes []uint8, values *[256]float32, scale, 
 // relative to the first scale, so that equal scales have a deviation of exactly 0.
 func scaleStatistics(out []float32, scales *memory.BlockScales) {
 	n := max(len(scales.F32), len(scales.Codes))
-	first := math.Log2(float64(scales.At(0)))
+	first := math.Log2(float64(scales.Block(0)))
 	lowest, largest := math.Inf(1), 0.0
 	var sum, squares float64
 	for i := range n {
-		s := float64(scales.At(i))
+		s := float64(scales.Block(i))
 		lowest, largest = min(lowest, s), max(largest, s) // NaN if s is
 		d := math.Log2(s) - first
 		sum += d

@@ -2,10 +2,8 @@ package emu
 
 import (
 	"context"
-	"slices"
 
 	"octet/backend"
-	"octet/fp8"
 )
 
 // row holds what this backend knows of a type of op.
@@ -38,25 +36,4 @@ func implementOp[O backend.Op](r row, bind func(*binder, *backend.Node, O) (kern
 // compute adapts a kernel that cannot fail.
 func compute(run func()) kernel {
 	return func(context.Context) error { run(); return nil }
-}
-
-// bind returns the kernel of a node's op.
-func (b *binder) bind(n *backend.Node) (kernel, error) {
-	b.taken = 0
-	row, ok := rowOf(n.Op)
-	if !ok {
-		return nil, b.unsupported("no kernel for %T; a custom op must implement backend.Looped", n.Op)
-	}
-	for _, o := range n.Operands() {
-		if slices.Contains(row.blockScaled, o.FieldName()) {
-			continue
-		}
-		if o.Tensor.Block != backend.PerTensor {
-			return nil, b.unsupported("%s has scales per block %s", o.Tensor, o.Tensor.Block)
-		}
-		if o.Tensor.DType == fp8.E8M0 {
-			return nil, b.unsupported("%s is %s", o.Field, o.Tensor)
-		}
-	}
-	return row.bind(b, n)
 }

@@ -67,7 +67,8 @@ func (p rows) ofCasts(casts []backend.Cast) []backend.Cast {
 	return list
 }
 
-// byRows adds an elementwise op for each range of rows of its matrices.
+// byRows adds an elementwise op for each range of rows of its matrices. Casts are neither
+// transposed nor scaled by block: gaudi refuses both.
 func (l lowering) byRows(op backend.Op) {
 	x := l.node.Operands()[0].Tensor
 	for _, p := range rangesOf(x, l.limit) {

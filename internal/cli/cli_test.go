@@ -159,6 +159,9 @@ func TestCompare(t *testing.T) {
 	out, _ = succeed(t, differ...)
 	require.Contains(t, out, "ref against emu: bf16, tiny, step 1 of 4,")
 	require.Contains(t, out, "the first difference, step 1, program micro.first.last:")
+	// Every heading stands alone, since a narrow terminal omits columns by their headings.
+	require.Regexp(t, `\nmodule +tensors +forced: differ +forced: error +free: differ +free: error +worst op, free\n`, out)
+	require.Regexp(t, `\nno module +\d`, out)
 	require.Regexp(t, `layers\.\*\.mlp +\d+ +\d+ +\d\.\de-\d\d`, out)
 	out, _ = succeed(t, append(differ, "--json")...)
 	for line := range strings.Lines(out) {

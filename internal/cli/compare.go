@@ -26,7 +26,7 @@ type compareCmd struct {
 
 // Help returns the text that compare --help adds.
 func (compareCmd) Help() string {
-	return `Both backends run the same program from the same state, on the same data, op by op. Forced: every op of the second backend reads the inputs of the first one's op, so a difference comes from that op alone. Free: each backend reads its own results, and differences accumulate. Both use the formats that both support: compared with emu:gaudi2, emu runs the recipe as adapted to Gaudi 2. The table counts the tensors of each module that differ. The error is the norm of the differences over the norm of the first backend's values.
+	return `Both backends run the same program from the same state, on the same data, op by op. Forced: every op of the second backend reads the inputs of the first one's op, so a difference comes from that op alone. Free: each backend reads its own results, and differences accumulate. Both use the formats that both support: compared with emu:gaudi2, emu runs the recipe as adapted to Gaudi 2. The table counts the tensors of each module that differ, and gives the largest error in both modes and the op with the largest free one; "no module" are ops of the whole step, such as those that update amax histories. The error is the norm of the differences over the norm of the first backend's values.
 
 Examples:
   octet compare --backend emu --backend emu:amx
@@ -180,10 +180,10 @@ func printComparison(out io.Writer, found [2]comparison) error {
 		{head: "module"},
 		{head: "tensors"},
 		{head: "forced: differ", short: "forced"},
-		{head: "largest error", short: "error"},
+		{head: "forced: error", short: "forced err"},
 		{head: "free: differ", short: "free"},
-		{head: "largest error", short: "error"},
-		{head: "of the result of", optional: true},
+		{head: "free: error", short: "free err"},
+		{head: "worst op, free", optional: true},
 	}}
 	for _, name := range found[0].order {
 		forced, free := found[0].rows[name], found[1].rows[name]

@@ -147,8 +147,12 @@ func printResumed(w io.Writer, r *run.Run) {
 				fmt.Fprintln(w, strings.TrimSpace(part))
 			}
 		}
-		if r.Rise != nil {
-			fmt.Fprintf(w, "the run is longer now: the learning rate rises again, from %.3g to %.3g\n", r.Rise.From, r.Rise.To)
+		switch c := r.RateChange; {
+		case c == nil:
+		case c.Shorter:
+			fmt.Fprintf(w, "the run is shorter now: the learning rate changes from %.3g to %.3g\n", c.From, c.To)
+		default:
+			fmt.Fprintf(w, "the run is longer now: the learning rate rises again, from %.3g to %.3g\n", c.From, c.To)
 		}
 	case r.WasResumed:
 		fmt.Fprintln(w, "the run has no checkpoint yet: starting at step 0")

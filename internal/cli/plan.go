@@ -31,7 +31,7 @@ Examples:
 type planned struct {
 	Recipe        string           `json:"recipe"`
 	Schedule      []scheduled      `json:"schedule,omitempty"` // if there are several recipes; Recipe then needs the most memory
-	Notes         []string         `json:"notes,omitempty"`    // how the device changes the recipe
+	Notes         []string         `json:"notes,omitempty"`    // see [train.Job.Notes]
 	Backend       string           `json:"backend"`
 	Device        string           `json:"device,omitempty"` // as requested: "h100" of emu:h100
 	Parameters    int64            `json:"parameters"`

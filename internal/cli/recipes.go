@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sort"
 	"strings"
 	"text/tabwriter"
 
@@ -22,7 +23,7 @@ type recipesCmd struct {
 
 // Help returns the text that recipes --help adds.
 func (recipesCmd) Help() string {
-	return `A linear layer has three GEMMs in a step: fprop y = x W^T, dgrad dx = dy W, wgrad dW = dy^T x. The table gives the format of each operand, how its scale is chosen and, unless nearest, the rounding. Scales are current (from the tensor's own amax, its largest magnitude), delayed (from the amaxes of earlier updates), smooth (current, for operands that Smooth-SwiGLU scales by channel or token first) or unit (1).
+	return `A linear layer has three GEMMs in a step: fprop y = x W^T, dgrad dx = dy W, wgrad dW = dy^T x. Below the names of the layers, the table gives the format of each operand, how its scale is chosen and, unless nearest, the rounding. Scales are current (from the tensor's own amax, its largest magnitude), delayed (from the amaxes of earlier updates), smooth (current, for operands that Smooth-SwiGLU scales by channel or token first) or unit (1). Delayed scales can leave headroom: 2^4 maps the amax to 1/16 of the format's maximum, so a value 16 times as large does not saturate. m1 and m2 are Adam's moments. An m2 of 0 would make the update explode, so a recipe can round a small positive m2 up instead.
 
 Examples:
   octet recipes
@@ -54,18 +55,15 @@ func (c recipesCmd) Run(t *terminal) error {
 	case len(c.Names) == 0:
 		return listRecipes(t.out)
 	}
-	// A table merges equal layers, so two stand for any number.
-	model := train.Default().ModelConfig()
-	model.Layers = 2
-	layers, err := model.Linears()
-	if err != nil {
-		return err
-	}
 	var text bytes.Buffer
 	for i, name := range c.Names {
 		r, err := config.FindRecipe(name)
 		if err != nil {
 			return badInput(err)
+		}
+		depth, layers, err := shownLayers(r)
+		if err != nil {
+			return err
 		}
 		r, notes, err := r.For(spec.E4M3, spec.Pairs, layers)
 		if err != nil {
@@ -73,6 +71,9 @@ func (c recipesCmd) Run(t *terminal) error {
 		}
 		if !spec.BlockScales && r.CheckPerTensor(layers) != nil {
 			notes = append(notes, spec.Backend+" does not compute this recipe: it supports only per-tensor scales")
+		}
+		if depth > 0 {
+			notes = append(notes, fmt.Sprintf("the table shows a model of %d layers, since rows name layers by number", depth))
 		}
 		if i > 0 {
 			fmt.Fprintf(&text, "\n%s\n\n", strings.Repeat("-", 72))
@@ -83,6 +84,26 @@ func (c recipesCmd) Run(t *terminal) error {
 	}
 	_, err = prose(t.out).Write(text.Bytes())
 	return err
+}
+
+// shownLayers returns the linear layers of a model for a recipe's table: the default model,
+// deepened until every row matches a layer. depth is 0 if no row names layers by number: the
+// table is then the same for every depth.
+func shownLayers(r recipe.Recipe) (depth int, layers []recipe.Layer, err error) {
+	model := train.Default().ModelConfig()
+	least := model.Layers
+	model.Layers += sort.Search(config.RecipeLayers-least, func(more int) bool {
+		deeper := model
+		deeper.Layers += more
+		if layers, err = deeper.Linears(); err != nil {
+			return true
+		}
+		return len(r.Unmatched(layers)) == 0
+	})
+	if layers, err = model.Linears(); err == nil && len(r.Unmatched(nil)) > 0 {
+		depth = model.Layers
+	}
+	return depth, layers, err
 }
 
 // listRecipes prints a line for each recipe.

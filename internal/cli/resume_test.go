@@ -188,6 +188,16 @@ func TestLonger(t *testing.T) {
 	require.Equal(t, before, read(t, dir, "config.toml"))
 }
 
+// A resume that makes the run shorter prints the change of the learning rate.
+func TestShorter(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(corpus(t, 20_000), dir, 8, "checkpoint.every=4")...)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "checkpoints", "step-00000008")))
+	stdout, stderr := succeed(t, "train", "--resume", "--out", dir, "--steps", "6")
+	require.Regexp(t, `^trained     128 tokens in \d:\d\d since the resume\n`, stdout)
+	require.Regexp(t, `\nresuming after step 4\nthe run is shorter now: the learning rate changes from 0\.00\d+ to 0\.00\d+\n`, stderr)
+}
+
 // Edits of config.toml are applied and printed, or refused if they do not fit the weights.
 func TestEditedConfig(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")

@@ -39,7 +39,11 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		fmt.Fprintf(prose(t.out), "nothing to do: all %d steps are done; train longer with --steps N\n", r.Config.Train.Steps)
 	} else {
 		tokens := r.Tokens()
-		fmt.Fprintf(t.out, "trained     %s tokens in %s\n", writers.Count(tokens), writers.Clock(elapsed))
+		since := ""
+		if r.Resumed > 0 {
+			since = " since the resume"
+		}
+		fmt.Fprintf(t.out, "trained     %s tokens in %s%s\n", writers.Count(tokens), writers.Clock(elapsed), since)
 		if e, ok := r.Energy(); ok {
 			fmt.Fprintf(prose(t.out), "energy      %s\n", energyText(e, tokens))
 		}

@@ -298,12 +298,16 @@ func spikeText(p run.Progress, r *run.Run) string {
 }
 
 func statusOf(p run.Progress, r *run.Run) writers.Status {
-	rate := float64(r.Trainer.TokensPerStep()) / p.Elapsed.Seconds()
+	mfu, flops := r.MFU()
+	rate := flops / r.Trainer.FLOPsPerToken() // of the same steps as mfu
+	if mfu == nil {
+		rate = float64(r.Trainer.TokensPerStep()) / p.Elapsed.Seconds()
+	}
 	s := writers.Status{
 		Step: p.Step, Steps: p.Steps, Loss: p.Loss, GradNorm: p.GradNorm, LR: p.LR,
 		TokensPerSec: rate, FlopsPerSec: rate * r.Trainer.FLOPsPerToken(),
 		Memory: r.Memory.Total() * int64(len(r.Devices)),
-		MFU:    r.MFU(),
+		MFU:    mfu,
 		ETA:    p.ETA,
 	}
 	if p.Devices != nil {

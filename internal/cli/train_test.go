@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"octet/internal/config"
 	"octet/internal/disk"
 	"octet/internal/exporter"
+	"octet/internal/writers"
 	"octet/run"
 )
 
@@ -58,6 +60,9 @@ func TestTrain(t *testing.T) {
 	}
 	log := read(t, dir, "run.log")
 	require.NotEqual(t, strings.Contains(log, "mfu left out"), strings.Contains(timing[24], `"mfu":`), "the last step ends an interval: %s", timing[24])
+	if !strings.Contains(log, "mfu left out") {
+		requireRateOfMFU(t, timing, stderr)
+	}
 	for line := range strings.Lines(log) {
 		require.True(t, json.Valid([]byte(line)), line)
 	}
@@ -89,6 +94,30 @@ $`, stdout)
 	// The command that it suggests works.
 	out, _ := succeed(t, "generate", dir, "--prompt", "the fox", "--tokens", "5")
 	require.True(t, strings.HasPrefix(out, "the fox"))
+}
+
+// requireRateOfMFU checks that the last line of a run gives the rate of the steps to which its
+// mfu refers.
+func requireRateOfMFU(t *testing.T, timing []string, stderr string) {
+	t.Helper()
+	tokens, seconds := 0.0, 0.0
+	var last writers.Timing
+	for i, line := range timing {
+		known := last.MFU != nil
+		last = writers.Timing{}
+		require.NoError(t, json.Unmarshal([]byte(line), &last))
+		if known || i == 0 {
+			tokens, seconds = 0, 0
+		}
+		tokens += 64
+		seconds += float64(last.StepSeconds)
+	}
+	require.NotNil(t, last.MFU)
+	shown := regexp.MustCompile(`\nstep 25/25 .*  ([\d,]+) tok/s`).FindStringSubmatch(stderr)
+	require.NotNil(t, shown)
+	rate, err := strconv.ParseFloat(strings.ReplaceAll(shown[1], ",", ""), 64)
+	require.NoError(t, err)
+	require.InEpsilon(t, tokens/seconds, rate, 1e-3)
 }
 
 func TestPassesText(t *testing.T) {

@@ -74,7 +74,7 @@ func parseRecipe(file, text string) (r recipe.Recipe, err error) {
 		return r, fmt.Errorf("%s: recipe %s comes from a file too; start from one of Octet's own recipes", s.place("recipe"), base)
 	}
 	c := train.Default()
-	c.Model.Layers = recipeLayers
+	c.Model.Layers = RecipeLayers
 	if err := s.each(func(k key, value reflect.Value) { k.field(&c).Set(value) }); err != nil {
 		return r, err
 	}
@@ -88,9 +88,9 @@ func parseRecipe(file, text string) (r recipe.Recipe, err error) {
 	return r, nil
 }
 
-// recipeLayers is the depth of the model with which a recipe file is checked: a row may be
+// RecipeLayers is the depth of the model with which a recipe file is checked: a row may be
 // meant for any of these layers.
-const recipeLayers = 1024
+const RecipeLayers = 1024
 
 // openRecipes replaces the paths of recipe files by the names of their recipes. Relative
 // paths begin at dir.

@@ -15,7 +15,7 @@ type Status struct {
 	Loss         float64
 	GradNorm     float64
 	LR           float64
-	TokensPerSec float64
+	TokensPerSec float64 // of the steps of MFU, of the last step without it; so is FlopsPerSec
 	FlopsPerSec  float64
 	MFU          *float64 // share of the devices' peak in the last interval of steps, within [0, 1]; nil: unknown
 	Memory       int64    // bytes

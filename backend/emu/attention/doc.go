@@ -3,7 +3,11 @@
 // forward.go and backward.go explain.
 //
 // The matrix products of a block are those of tile.go: small FP32 matrices in a worker's
-// scratch, multiplied by a GEMM kernel where it can multiply in place (tile_*.s), else
-// through copies. A faster kernel for an instruction set belongs there, in inPlace. Scores
-// become weights in package simd (WeighRows).
+// scratch, multiplied by a GEMM kernel where it can multiply in place (tile_*.s; on
+// NEON gemm.Multiply6x16NEON), else through copies. Scores become weights in package simd
+// (WeighRows).
+//
+// Function inPlace maps a gemm.Kernel to its multiply in place, so a kernel for an
+// instruction set begins in gemm/kernels_*.go; a new architecture also changes the build tag
+// of tile_other.go.
 package attention

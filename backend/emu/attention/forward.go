@@ -135,8 +135,7 @@ func (h *heads) expectKeys(t *tiles, k *memory.Matrix, pair, j, n int) {
 	t.expect(k, h.row(pair, h.keys, j), pair%h.kv*h.dim, n, h.dim)
 }
 
-// space is a worker's scratch for the queries of a task and a block
-// of keys.
+// space is a worker's scratch for the queries of a task and a block of keys.
 type space struct {
 	tiles
 	q, o       sheet     // [rows, dim]: queries, running weighted sums of values

@@ -69,8 +69,9 @@ func (t *tiles) expect(m *memory.Matrix, row, col, rows, cols int) {
 
 // expectStore is expect for the elements that out will store.
 func (t *tiles) expectStore(out *cast.Output, row, col, rows, cols int) {
-	for i := range out.Direct {
-		t.expect(&out.Direct[i], row, col, rows, cols)
+	direct := out.Direct()
+	for i := range direct {
+		t.expect(&direct[i], row, col, rows, cols)
 	}
 }
 
@@ -136,7 +137,7 @@ func (t *tiles) matMul(c sheet, rows, cols, k int, a sheet, transA bool, b sheet
 // decode writes rows×cols elements from (row, col) on as FP32 to dst, step
 // elements from one row to the next.
 func (t *tiles) decode(dst []float32, step int, src *memory.Matrix, row, col, rows, cols int) {
-	t.Kernel.Decode(dst, step, t.NR, src.At(row, col), rows, cols)
+	t.Kernel.Decode(dst, step, t.NR, src.Sub(row, col), rows, cols)
 	if src.Scale == nil {
 		return
 	}

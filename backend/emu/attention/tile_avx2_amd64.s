@@ -64,7 +64,7 @@ zero:
 
 start:
 	MOVQ k+0(FP), AX
-	PCALIGN $32
+	PCALIGN $64
 
 loop:
 	VMOVUPS (DX), Y12

@@ -71,13 +71,13 @@ func TestQuantizePerBlock(t *testing.T) {
 				wrong := 0
 				for j, v := range x.F32 {
 					row, col := stored(j)
-					scale, _ := fp8.ScaleFor(amax.Of(row, col), 448, false)
+					scale, _ := fp8.ScaleFor(amax.Element(row, col), 448, false)
 					want := 1 / scale
 					if mx {
-						want = float32(math.Exp2(float64(fp8.MXScale(amax.Of(row, col), fp8.E4M3, fp8.RoundUp)) - 127))
+						want = float32(math.Exp2(float64(fp8.MXScale(amax.Element(row, col), fp8.E4M3, fp8.RoundUp)) - 127))
 						scale = 1 / want
 					}
-					if inv.Of(row, col) != want || uint32(c.Out.U8[row*outCols+col]) != fp8.E4M3.Nearest(v*scale, fp8.Saturate) {
+					if inv.Element(row, col) != want || uint32(c.Out.U8[row*outCols+col]) != fp8.E4M3.Nearest(v*scale, fp8.Saturate) {
 						wrong++
 					}
 				}

@@ -14,7 +14,7 @@ import (
 // Output stores an op's FP32 result through its casts. Workers call Store for disjoint
 // parts in any order, in a function that Storing returns.
 type Output struct {
-	Direct   []memory.Matrix // the copies that Store writes at once, for prefetching
+	direct   []memory.Matrix // the copies that Store writes at once
 	casts    []bound
 	maxima   Maxima
 	wantAmax bool
@@ -22,10 +22,10 @@ type Output struct {
 
 type bound struct {
 	Cast
-	cols   int     // of the result
-	strips []strip // one for each worker, if the cast is transposed
-	copyOf *bound  // an earlier, transposed cast with the same codes
-	to     Encoder // of this run
+	cols    int     // of the result
+	strips  []strip // one for each worker, if the cast is transposed
+	copyOf  *bound  // an earlier, transposed cast with the same codes
+	encoder Encoder // of this run
 }
 
 // NewOutput binds the casts of one result, without block scales. Transposed casts come
@@ -44,12 +44,12 @@ func NewOutput(p *pool.Pool, casts []Cast) *Output {
 	})
 	o := &Output{casts: make([]bound, 0, len(casts)), maxima: make(Maxima, p.Size())}
 	for i, c := range casts {
-		b := bound{Cast: c, to: Encoder{DType: c.Out.DType, Rounding: c.Rounding}}
+		b := bound{Cast: c, encoder: Encoder{DType: c.Out.DType, Rounding: c.Rounding}}
 		_, b.cols = c.shape()
 		if c.Transpose {
 			b.strips = newStrips(p.Size(), &b)
 		} else {
-			o.Direct = append(o.Direct, c.Out)
+			o.direct = append(o.direct, c.Out)
 		}
 		for j, d := range casts[:i] {
 			same := c.Out.DType == d.Out.DType && unsafe.SliceData(c.Scale) == unsafe.SliceData(d.Scale) && c.Rounding == fp8.Nearest && d.Rounding == fp8.Nearest
@@ -62,6 +62,9 @@ func NewOutput(p *pool.Pool, casts []Cast) *Output {
 	}
 	return o
 }
+
+// Direct returns the copies that Store writes at once, for prefetching. Do not change them.
+func (o *Output) Direct() []memory.Matrix { return o.direct }
 
 // Storing returns a function that calls run, which stores to the outputs in list. Before,
 // it reads what changes from run to run: scales, seed, step, position. After, it stores
@@ -81,15 +84,15 @@ func Storing(run func(), list ...*Output) func() {
 func (o *Output) begin() {
 	for i := range o.casts {
 		c := &o.casts[i]
-		c.to.Scale = 1
+		c.encoder.Scale = 1
 		if c.Scale != nil {
-			c.to.Scale = c.Scale[0]
+			c.encoder.Scale = c.Scale[0]
 		}
 		if c.Rounding == fp8.Stochastic {
 			control := backend.ControlFrom(c.Control)
-			c.to.Key, c.to.Base = fp8.StreamKey(control.Seed, control.Step, c.Stream), 0
+			c.encoder.Key, c.encoder.Base = fp8.StreamKey(control.Seed, control.Step, c.Stream), 0
 			if c.Tokens {
-				c.to.Base = control.Token * uint64(c.cols)
+				c.encoder.Base = control.Token * uint64(c.cols)
 			}
 		}
 	}
@@ -127,13 +130,13 @@ func (o *Output) Store(worker, row, col int, x []float32) {
 		case c.Out.DType == fp8.F32:
 			copy(to.F32[at:at+len(x)], x)
 		case c.Out.DType == fp8.BF16:
-			c.to.Encode16(to.U16[at:at+len(x)], x, c.index(row, col))
+			c.encoder.Encode16(to.U16[at:at+len(x)], x, c.index(row, col))
 		case to.DType.Size() == 0:
-			amax, known = c.to.encode4(to.U8[at/2:], x, c.index(row, col)), true
+			amax, known = c.encoder.encode4(to.U8[at/2:], x, c.index(row, col)), true
 		case c.Out.DType == fp8.F16:
-			amax, known = c.to.Encode16(to.U16[at:at+len(x)], x, c.index(row, col)), true
+			amax, known = c.encoder.Encode16(to.U16[at:at+len(x)], x, c.index(row, col)), true
 		default:
-			amax, known = c.to.Encode8(to.U8[at:at+len(x)], x, c.index(row, col), c.streamsRows()), true
+			amax, known = c.encoder.Encode8(to.U8[at:at+len(x)], x, c.index(row, col), c.streamsRows()), true
 		}
 	}
 	if o.wantAmax {
@@ -160,7 +163,7 @@ func (o *Output) requantize(worker, row, col, n int, x *memory.Matrix) {
 			c.copy(worker, at, n)
 			continue
 		}
-		amax = c.to.requantize8(to.U8[at:at+n], from, x.DType, x.ScaleInv(), c.index(row, col), c.streamsRows())
+		amax = c.encoder.requantize8(to.U8[at:at+n], from, x.DType, x.ScaleInv(), c.index(row, col), c.streamsRows())
 	}
 	o.maxima.Include(worker, amax)
 }

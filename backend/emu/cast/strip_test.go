@@ -23,10 +23,10 @@ func TestStrips(t *testing.T) {
 	defer p.Close()
 	for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3} {
 		wide := newMatrix(d, cols, rows+9, rows+9)
-		view, amax := wide.At(0, 4), []float32{0}
+		view, amax := wide.Sub(0, 4), []float32{0}
 		view.Cols = rows
 		out := NewOutput(p, []Cast{{Out: view, Transpose: true, Amax: amax}})
-		require.Empty(t, out.Direct)
+		require.Empty(t, out.Direct())
 		value := func(row, col int) float32 { return d.Float32(d.Nearest(float32(row+col%13), fp8.Saturate)) }
 		store := func(worker, row, col, n int) {
 			x := make([]float32, n)

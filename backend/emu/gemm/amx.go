@@ -210,11 +210,11 @@ func (x *amxGEMM) pack(dst []uint16, stage *amxStage, m memory.Matrix, along, ri
 	wholeN, wholeK := n/amxWidth, depth/amxDepth
 	if along {
 		for p := range wholeN {
-			x.kernel.pack(dst[p*panel:], amxTile, m.At(at+p*amxWidth, l), along, right, wholeK)
+			x.kernel.pack(dst[p*panel:], amxTile, m.Sub(at+p*amxWidth, l), along, right, wholeK)
 		}
 	} else {
 		for q := range wholeK {
-			x.kernel.pack(dst[q*amxTile:], panel, m.At(l+q*amxDepth, at), along, right, wholeN)
+			x.kernel.pack(dst[q*amxTile:], panel, m.Sub(l+q*amxDepth, at), along, right, wholeN)
 		}
 	}
 	for p := range pool.CeilDiv(n, amxWidth) {
@@ -233,9 +233,9 @@ func (x *amxGEMM) pack(dst []uint16, stage *amxStage, m memory.Matrix, along, ri
 func (s *amxStage) fill(m memory.Matrix, along bool, at, l, n, depth int) memory.Matrix {
 	var src, block memory.Matrix
 	if along {
-		src, block = m.At(at, l), memory.Matrix{Rows: amxWidth, Cols: amxDepth, LD: amxDepth}
+		src, block = m.Sub(at, l), memory.Matrix{Rows: amxWidth, Cols: amxDepth, LD: amxDepth}
 	} else {
-		src, block = m.At(l, at), memory.Matrix{Rows: amxDepth, Cols: amxWidth, LD: amxWidth}
+		src, block = m.Sub(l, at), memory.Matrix{Rows: amxDepth, Cols: amxWidth, LD: amxWidth}
 		n, depth = depth, n
 	}
 	block.DType = m.DType

@@ -7,7 +7,7 @@ import "errors"
 // amxKernels returns the kernels that this process can run, the fastest first.
 func amxKernels() []*amxKernel { return []*amxKernel{&amxGoKernel} }
 
-// AMXProcessor returns why this processor cannot use the matrix unit.
+// AMXProcessor is AMXAvailable: without assembly the processor does not matter.
 func AMXProcessor() error { return AMXAvailable() }
 
 // AMXAvailable returns why this process cannot use the matrix unit.

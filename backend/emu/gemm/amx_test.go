@@ -137,7 +137,7 @@ func TestAMXPack(t *testing.T) {
 				for i := range allCodes(src) {
 					setCode(src, i, r.Uint32())
 				}
-				src = src.At(0, 1) // not aligned
+				src = src.Sub(0, 1) // not aligned
 				src.Cols--
 				const step = amxTile + gap
 				dst, want := make([]uint16, count*step), make([]uint16, count*step)

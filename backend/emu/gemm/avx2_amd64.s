@@ -64,7 +64,7 @@ zero:
 start:
 	TESTQ AX, AX
 	JZ    store
-	PCALIGN $32
+	PCALIGN $64
 
 loop:
 	VMOVUPS (DX), Y12

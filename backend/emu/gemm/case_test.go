@@ -196,7 +196,8 @@ func (c gemmCase) operands(r *rand.Rand) (a, b, out memory.Matrix, e Epilogue) {
 	return a, b, out, e
 }
 
-// want applies e to v, an accumulator times the scales of its operands, and returns the code to store, and |v|.
+// want applies e to v, an accumulator times the scales of its operands, and returns the code
+// to store, and |v|.
 func (e *Epilogue) want(v float32, i, j int, out memory.Matrix) (code uint32, magnitude float32) {
 	if e.RowScale != nil {
 		v *= e.RowScale[i]

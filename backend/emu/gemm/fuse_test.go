@@ -137,7 +137,7 @@ func scaleAt(s memory.BlockScales, trans bool, i, l int) float64 {
 	if trans {
 		i, l = l, i
 	}
-	return float64(s.Of(i, l))
+	return float64(s.Element(i, l))
 }
 
 // Block scales inside the sums give the bits of the definition, in every orientation and

@@ -345,10 +345,10 @@ func (g *GEMM) decodeA(worker int, dst []float32, i, l, rows, depth int) (step, 
 	ld := g.plan.lda
 	l, depth = g.elements(l, depth)
 	if g.transA {
-		g.decode(worker, dst, ld, g.kernel.NR, g.a.At(l, i), depth, rows, false)
+		g.decode(worker, dst, ld, g.kernel.NR, g.a.Sub(l, i), depth, rows, false)
 		return 1, ld
 	}
-	g.decode(worker, dst, ld, g.kernel.NR, g.a.At(i, l), rows, depth, true)
+	g.decode(worker, dst, ld, g.kernel.NR, g.a.Sub(i, l), rows, depth, true)
 	return ld, 1
 }
 
@@ -359,17 +359,17 @@ func (g *GEMM) packB(worker int, dst, tmp []float32, l, j, depth, cols int) {
 	nr, panel, height := g.kernel.NR, g.plan.panel, g.kernel.TransposeRows
 	from, count := g.elements(l, depth)
 	if !g.transB {
-		g.decode(worker, dst, nr, panel, g.b.At(from, j), count, cols, false)
+		g.decode(worker, dst, nr, panel, g.b.Sub(from, j), count, cols, false)
 		return
 	}
-	src := g.b.At(j, from)
+	src := g.b.Sub(j, from)
 	if g.kernel.gather != nil && src.DType.Size() == 1 {
 		g.gatherB(worker, dst, tmp, src, count, cols)
 		return
 	}
 	ld := g.plan.ldt
 	for c := 0; c < cols; c += height {
-		g.decode(worker, tmp, ld, nr, src.At(c, 0), min(height, cols-c), count, true)
+		g.decode(worker, tmp, ld, nr, src.Sub(c, 0), min(height, cols-c), count, true)
 		g.kernel.Transpose(dst[c/nr*panel+c%nr:], nr, tmp, ld, depth)
 	}
 }

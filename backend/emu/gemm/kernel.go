@@ -78,7 +78,8 @@ const (
 	streamDepth = 4 * gatherDepth
 )
 
-// matrix has the offsets of memory.Matrix in go_asm.h, which describes types of this package.
+// matrix is memory.Matrix under a local name: go_asm.h has the offsets of fields of this
+// package's types only.
 type matrix memory.Matrix
 
 // tileOut is an epilogue at one tile: rows × cols elements of the output from (i, j) on.

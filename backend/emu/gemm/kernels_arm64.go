@@ -59,7 +59,7 @@ func decodeNEON(dst []float32, step, chunk int, src memory.Matrix, rows, cols in
 		}
 	}
 	if rows > 0 && whole < cols {
-		decodeGo(dst[whole/nr*chunk:], step, chunk, src.At(0, whole), rows, cols-whole)
+		decodeGo(dst[whole/nr*chunk:], step, chunk, src.Sub(0, whole), rows, cols-whole)
 	}
 }
 

@@ -86,9 +86,9 @@ func alongK(s memory.BlockScales, trans bool) int {
 func (g *GEMM) expandScales(dst []float32, s *memory.BlockScales, l int, trans bool) {
 	for i := range dst {
 		if trans {
-			dst[i] = s.Of(l, i)
+			dst[i] = s.Element(l, i)
 		} else {
-			dst[i] = s.Of(i, l)
+			dst[i] = s.Element(i, l)
 		}
 	}
 }

@@ -102,14 +102,14 @@ func TestGemmBlockScaleBits(t *testing.T) {
 							for j := range c.n {
 								want := scaledChain(rows[i], cols[j], run, func(l int) float32 {
 									if transA {
-										return scaleA.Of(l, i)
+										return scaleA.Element(l, i)
 									}
-									return scaleA.Of(i, l)
+									return scaleA.Element(i, l)
 								}, func(l int) float32 {
 									if transB {
-										return scaleB.Of(j, l)
+										return scaleB.Element(j, l)
 									}
-									return scaleB.Of(l, j)
+									return scaleB.Element(l, j)
 								})
 								if got := out.F32[i*out.LD+j]; !same(fp8.F32, math.Float32bits(want), math.Float32bits(got)) {
 									require.Failf(t, "wrong bits", "%s: %s: %d workers: [%d,%d] is %g, want %g", kernel.Name, name, workers, i, j, got, want)

@@ -9,7 +9,8 @@ import (
 	"octet/fp8"
 )
 
-// Matrix is a matrix in memory, row-major. The slice that fits DType is set.
+// Matrix is a matrix in memory, row-major. Exactly one of F32, U16 and U8 is set, by the
+// size of DType.
 type Matrix struct {
 	DType          fp8.DType
 	F32            []float32 // F32
@@ -41,9 +42,9 @@ func (m *Matrix) ScaleInv() float32 {
 	return m.Scale[0]
 }
 
-// At returns m from row i and column j on. Where two elements share a byte, the first
+// Sub returns m from row i and column j on. Where two elements share a byte, the first
 // element must be the first of its byte, here and in the methods below.
-func (m Matrix) At(i, j int) Matrix {
+func (m Matrix) Sub(i, j int) Matrix {
 	at := i*m.LD + j
 	switch {
 	case m.F32 != nil:

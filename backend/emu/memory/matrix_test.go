@@ -37,7 +37,7 @@ func TestMatrix(t *testing.T) {
 					require.Equal(t, want(row, col), v, "%s: (%d, %d)", d, row, col)
 				}
 			}
-			part := m.At(1, 2)
+			part := m.Sub(1, 2)
 			require.Equal(t, []int{rows - 1, cols - 2}, []int{part.Rows, part.Cols})
 			require.Equal(t, m.Address(2, 7), part.Address(1, 5))
 			require.Equal(t, []float32{want(2, 7), want(2, 8)}, part.Piece(buffer, 1, 5, 2))
@@ -48,9 +48,9 @@ func TestMatrix(t *testing.T) {
 
 func TestBlockScales(t *testing.T) {
 	s := BlockScales{Rows: 2, Cols: 3, Across: 2, F32: []float32{1, 2, 3, 4}}
-	require.EqualValues(t, 2, s.Of(1, 5))
-	require.EqualValues(t, 3, s.Of(2, 2))
+	require.EqualValues(t, 2, s.Element(1, 5))
+	require.EqualValues(t, 3, s.Element(2, 2))
 	s = BlockScales{Cols: 3, Across: 2, DType: fp8.E8M0, Codes: []uint8{127, 129}}
-	require.EqualValues(t, 4, s.Of(9, 3))
-	require.EqualValues(t, 1, new(BlockScales).Of(7, 7))
+	require.EqualValues(t, 4, s.Element(9, 3))
+	require.EqualValues(t, 1, new(BlockScales).Element(7, 7))
 }

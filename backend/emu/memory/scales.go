@@ -13,8 +13,8 @@ type BlockScales struct {
 	Codes      []uint8
 }
 
-// At returns the scale of block i.
-func (s *BlockScales) At(i int) float32 {
+// Block returns the scale of block i.
+func (s *BlockScales) Block(i int) float32 {
 	switch {
 	case s.F32 != nil:
 		return s.F32[i]
@@ -35,5 +35,5 @@ func (s *BlockScales) Index(row, col int) (i int) {
 	return i
 }
 
-// Of returns the scale of element (row, col).
-func (s *BlockScales) Of(row, col int) float32 { return s.At(s.Index(row, col)) }
+// Element returns the scale of element (row, col).
+func (s *BlockScales) Element(row, col int) float32 { return s.Block(s.Index(row, col)) }

@@ -12,9 +12,9 @@ import (
 	"octet/fp8"
 )
 
-// adamSpan is the elements of a span: its codes and FP32 values fit the first-level
+// spanElems is the elements of a span: its codes and FP32 values fit the first-level
 // cache.
-const adamSpan = 1024
+const spanElems = 1024
 
 // minEpsToFlush is far above the root of any second moment that simd.KeepNormal
 // flushes to zero: beside a larger Eps such a root changes nothing.
@@ -60,7 +60,7 @@ type AdamW struct {
 // Param is a parameter with its gradient.
 type Param struct {
 	Grad    memory.Matrix // F32
-	Extents *Extents      // of Grad, nil if it has none
+	Extents *Extents      // of Grad; nil: none. A matrix with gaps between its rows has none
 	States  [3]State      // master, first and second moment; those with a Block have Grad's shape
 
 	codes *codes // nil if the formats of the states have no codes path
@@ -72,10 +72,11 @@ func (t *Param) hasAmax() bool {
 }
 
 // Bind returns a function that runs the update on p and allocates nothing.
-func (a *AdamW) Bind(p *pool.Pool) func() {
-	a.pool, a.all = p, adamSpans(a.Params)
+func (a AdamW) Bind(p *pool.Pool) func() {
+	a.Params = slices.Clone(a.Params) // a is a copy
+	a.pool, a.all = p, paramSpans(a.Params)
 	for i := range a.Params {
-		a.Params[i].bind(a)
+		a.Params[i].bind(&a)
 	}
 	for _, s := range a.all {
 		a.length = max(a.length, s.n)
@@ -255,12 +256,12 @@ func (a *AdamW) store(worker, i int) {
 	}
 }
 
-// adamSpans cuts the tensors into spans. Where scales belong to blocks of a row, a span
+// paramSpans cuts the tensors into spans. Where scales belong to blocks of a row, a span
 // stays within a row.
-func adamSpans(params []Param) (list []span) {
+func paramSpans(params []Param) (list []span) {
 	for i := range params {
 		t := &params[i]
-		one := spans([]memory.Matrix{t.Grad}, adamSpan)
+		one := spans([]memory.Matrix{t.Grad}, spanElems)
 		if b1, b2 := t.States[1].Block, t.States[2].Block; b1 > 0 || b2 > 0 {
 			one = rowSpans(t.Grad.Rows, t.Grad.Cols, blockSpan(b1, b2))
 		}
@@ -272,7 +273,7 @@ func adamSpans(params []Param) (list []span) {
 	return list
 }
 
-// blockSpan returns the longest span up to adamSpan that cuts no block, or one block if
+// blockSpan returns the longest span up to spanElems that cuts no block, or one block if
 // that is longer.
 func blockSpan(blocks ...int) int {
 	n := 1
@@ -281,7 +282,7 @@ func blockSpan(blocks ...int) int {
 			n *= b
 		}
 	}
-	return max(1, adamSpan/n) * n
+	return max(1, spanElems/n) * n
 }
 
 // ruleFor returns the coefficients of one run, computed in float64.

@@ -68,6 +68,9 @@ func testAdamW(formats [3]fp8.DType, sizes ...int) *AdamW {
 		}
 		a.Params = append(a.Params, p)
 	}
+	for i := range a.Amaxes {
+		a.Amaxes[i] = 9 // of an earlier run
+	}
 	return a
 }
 
@@ -82,7 +85,7 @@ func (p *Param) gradWithGaps() {
 }
 
 // sizes are part of a span, several spans, exactly one.
-var sizes = []int{3, 5000, adamSpan}
+var sizes = []int{3, 5000, spanElems}
 
 // unlike returns an update of parameters of sizes, the second with gaps in its gradient.
 func unlike(master, m1, m2 fp8.DType) *AdamW {
@@ -280,4 +283,14 @@ func TestAdamWKeepsTheScaleOfZeros(t *testing.T) {
 		require.Equal(t, make([]byte, 4), after.States[1].U8)
 		require.Equal(t, make([]float32, 4), after.States[0].F32)
 	}
+}
+
+// Bind leaves its receiver as it is: it can be bound again.
+func TestAdamWBindsTwice(t *testing.T) {
+	p := pool.New(1)
+	defer p.Close()
+	a := testAdamW([3]fp8.DType{fp8.F16, fp8.E4M3, fp8.E5M2}, 3000)
+	first := *a
+	a.Bind(p)
+	require.Equal(t, first, *a)
 }

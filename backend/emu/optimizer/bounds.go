@@ -22,11 +22,17 @@ type bounds struct {
 	spans [3]int // indices into AdamW.scaled: spans with the maxima of the last run
 }
 
-// newBounds returns the bounds of a parameter.
+// newBounds returns the bounds of a parameter: none if an extent is missing, or a tensor has
+// gaps between its rows, whose elements extents cannot number.
 func (t *Param) newBounds() (a bounds) {
 	list := [...]*Extents{t.States[0].Extents, t.States[1].Extents, t.States[2].Extents, t.Extents}
-	if slices.Contains(list[:], nil) {
+	if slices.Contains(list[:], nil) || !contiguous(&t.Grad) {
 		return a
+	}
+	for i := range t.States {
+		if !contiguous(&t.States[i].Matrix) {
+			return a
+		}
 	}
 	blocks := t.Grad.Rows * t.Grad.Cols / extentBlock
 	for _, e := range list {

@@ -19,9 +19,9 @@ func TestAdamWSkipsBlocks(t *testing.T) {
 	if !haveCodes {
 		t.Skip("no AVX-512")
 	}
-	a := testAdamW([3]fp8.DType{fp8.F16, fp8.E4M3, fp8.E5M2}, 7*adamSpan+extentBlock)
+	a := testAdamW([3]fp8.DType{fp8.F16, fp8.E4M3, fp8.E5M2}, 7*spanElems+extentBlock)
 	param, master := &a.Params[0], &a.Params[0].States[0]
-	const quiet = 2*adamSpan + extentBlock
+	const quiet = 2*spanElems + extentBlock
 	clear(master.U16[quiet:][:extentBlock])
 	clear(param.States[1].U8[quiet:][:extentBlock])
 	clear(param.Grad.F32[quiet:][:extentBlock])

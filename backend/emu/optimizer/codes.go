@@ -33,6 +33,10 @@ type codes struct {
 	canRead, canRun bool // whether this run's scales are finite, and also its values
 }
 
+// SkipsBlocks reports whether AdamW skips blocks whose new values cannot be the largest, so
+// that Extents matter: only the kernels of codes do.
+func SkipsBlocks() bool { return haveCodes }
+
 // newCodes returns the codes path of a parameter, nil if its formats are not supported.
 func (t *Param) newCodes() *codes {
 	p, m, v := &t.States[0], &t.States[1], &t.States[2]

@@ -3,12 +3,12 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// AdamW from codes to codes in registers, for codes (codes.go): the
-// arithmetic of simd.AdamW between the casts of package fp8, which explains them. The
-// divisions and roots of one vector overlap with the casts of another. Scales come from
-// the amaxes, so no cast saturates.
+// AdamW from codes to codes in registers, for type codes (codes.go): the arithmetic of
+// simd.AdamW between the casts of package fp8, which explains them. The divisions and roots
+// of one vector overlap with the casts of another. Scales come from the amaxes, so no cast
+// saturates.
 //
-// DI points to the codes; R8, R9, R10 and R11 to master, moments and gradient. AX
+// DI points to the struct codes; R8, R9, R10 and R11 to master, moments and gradient. AX
 // counts elements, 32 per iteration, up to CX.
 
 #define COEF     Z16
@@ -192,15 +192,15 @@ loop:
 TEXT ·stochasticAVX512(SB), NOSPLIT, $0-52
 	BEGIN
 	VBROADCASTSS    word+48(FP), WEYL
-	VPADDD          adamLanes<>+0(SB), WEYL, WEYL
+	VPADDD          lanes<>+0(SB), WEYL, WEYL
 	MOVL            $0x9e3779b9, BX
 	VPBROADCASTD    BX, STEP
 	VPMULLD         STEP, WEYL, WEYL
 	VPSLLD          $4, STEP, STEP
-	VBROADCASTI32X4 adamLanes<>+64(SB), WORDS1
-	VBROADCASTI32X4 adamLanes<>+80(SB), WORDS2
-	VBROADCASTI32X4 adamLanes<>+96(SB), BYTES1
-	VBROADCASTI32X4 adamLanes<>+112(SB), BYTES2
+	VBROADCASTI32X4 lanes<>+64(SB), WORDS1
+	VBROADCASTI32X4 lanes<>+80(SB), WORDS2
+	VBROADCASTI32X4 lanes<>+96(SB), BYTES1
+	VBROADCASTI32X4 lanes<>+112(SB), BYTES2
 	MOVL            $0x7feb352d, BX
 	VPBROADCASTD    BX, MIX1
 	MOVL            $0x846ca68b, BX
@@ -291,23 +291,23 @@ loop:
 // adamLanes holds the indices of random words, in an order that keeps the bytes of each
 // vector within 128-bit lanes, and the VPSHUFB masks that pick the random bits of two
 // vectors of elements, for 16-bit codes and for 8-bit codes.
-DATA adamLanes<>+0(SB)/8, $0x0000000100000000
-DATA adamLanes<>+8(SB)/8, $0x0000000900000008
-DATA adamLanes<>+16(SB)/8, $0x0000000300000002
-DATA adamLanes<>+24(SB)/8, $0x0000000b0000000a
-DATA adamLanes<>+32(SB)/8, $0x0000000500000004
-DATA adamLanes<>+40(SB)/8, $0x0000000d0000000c
-DATA adamLanes<>+48(SB)/8, $0x0000000700000006
-DATA adamLanes<>+56(SB)/8, $0x0000000f0000000e
-DATA adamLanes<>+64(SB)/8, $0x8080030280800100
-DATA adamLanes<>+72(SB)/8, $0x8080070680800504
-DATA adamLanes<>+80(SB)/8, $0x80800b0a80800908
-DATA adamLanes<>+88(SB)/8, $0x80800f0e80800d0c
-DATA adamLanes<>+96(SB)/8, $0x8003028080010080
-DATA adamLanes<>+104(SB)/8, $0x8007068080050480
-DATA adamLanes<>+112(SB)/8, $0x800b0a8080090880
-DATA adamLanes<>+120(SB)/8, $0x800f0e80800d0c80
-GLOBL adamLanes<>(SB), RODATA|NOPTR, $128
+DATA lanes<>+0(SB)/8, $0x0000000100000000
+DATA lanes<>+8(SB)/8, $0x0000000900000008
+DATA lanes<>+16(SB)/8, $0x0000000300000002
+DATA lanes<>+24(SB)/8, $0x0000000b0000000a
+DATA lanes<>+32(SB)/8, $0x0000000500000004
+DATA lanes<>+40(SB)/8, $0x0000000d0000000c
+DATA lanes<>+48(SB)/8, $0x0000000700000006
+DATA lanes<>+56(SB)/8, $0x0000000f0000000e
+DATA lanes<>+64(SB)/8, $0x8080030280800100
+DATA lanes<>+72(SB)/8, $0x8080070680800504
+DATA lanes<>+80(SB)/8, $0x80800b0a80800908
+DATA lanes<>+88(SB)/8, $0x80800f0e80800d0c
+DATA lanes<>+96(SB)/8, $0x8003028080010080
+DATA lanes<>+104(SB)/8, $0x8007068080050480
+DATA lanes<>+112(SB)/8, $0x800b0a8080090880
+DATA lanes<>+120(SB)/8, $0x800f0e80800d0c80
+GLOBL lanes<>(SB), RODATA|NOPTR, $128
 
 // FOLD folds the quarters of Z by op, a maximum or minimum, into X: 64 bytes into
 // sixteen, or 32 words into eight. Y and X are the lower parts of Z.

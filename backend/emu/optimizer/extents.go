@@ -4,7 +4,7 @@ import "octet/fp8"
 
 // Extents are the largest and smallest magnitudes of a tensor, block by block.
 // SumSquares and AdamW record them for the next AdamW, which then need not read the whole
-// tensor. Forget them after any other write to the tensor.
+// tensor. Call Forget before any other write to the tensor.
 type Extents struct {
 	known bool
 	max   []float32 // the largest magnitude of each whole block, unscaled; nil if unused

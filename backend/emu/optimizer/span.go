@@ -21,7 +21,7 @@ func spans(list []memory.Matrix, n int) []span {
 	var all []span
 	for i, t := range list {
 		rows, cols := t.Rows, t.Cols
-		if t.LD == cols || rows == 1 {
+		if contiguous(&t) {
 			rows, cols = 1, rows*cols
 		}
 		for _, s := range rowSpans(rows, cols, n) {
@@ -31,6 +31,9 @@ func spans(list []memory.Matrix, n int) []span {
 	}
 	return all
 }
+
+// contiguous reports whether there are no gaps between the rows of m.
+func contiguous(m *memory.Matrix) bool { return m.LD == m.Cols || m.Rows == 1 }
 
 // rowSpans cuts each row into spans of n elements, fewer at its end.
 func rowSpans(rows, cols, n int) (list []span) {

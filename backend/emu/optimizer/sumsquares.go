@@ -1,6 +1,8 @@
 package optimizer
 
 import (
+	"slices"
+
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
@@ -11,9 +13,15 @@ import (
 const squareSpan = 16384
 
 // SumSquares returns a function that sets out to the sum of squares of all elements of
-// list, and records the extents that are wanted of them: noted has an entry for each
-// matrix, which may be nil.
-func SumSquares(p *pool.Pool, list []memory.Matrix, noted []*Extents, out []float32) func() {
+// list. It also records extents[i] of list[i]; nil skips it, and so does a matrix with gaps
+// between its rows, which has no extents.
+func SumSquares(p *pool.Pool, list []memory.Matrix, extents []*Extents, out []float32) func() {
+	noted := slices.Clone(extents)
+	for i := range list {
+		if !contiguous(&list[i]) {
+			noted[i] = nil
+		}
+	}
 	all := spans(list, squareSpan)
 	partial := make([]float64, len(all))
 	p.Reserve(squareSpan)

@@ -31,3 +31,20 @@ func TestSumSquares(t *testing.T) {
 		p.Close()
 	}
 }
+
+// Extents number the elements of a matrix without gaps; of another one they stay unknown.
+func TestSumSquaresOfAViewHasNoExtents(t *testing.T) {
+	p := pool.New(1)
+	defer p.Close()
+	view := memory.Matrix{DType: fp8.F32, Rows: 4, Cols: 256, LD: 300, F32: make([]float32, 4*300)}
+	e := &Extents{max: make([]float32, 4)}
+	out := make([]float32, 1)
+	SumSquares(p, []memory.Matrix{view}, []*Extents{e}, out)()
+	require.False(t, e.known)
+	view.LD, view.F32 = 256, view.F32[:4*256]
+	view.F32[3*256+1] = 7
+	SumSquares(p, []memory.Matrix{view}, []*Extents{e}, out)()
+	require.True(t, e.known)
+	require.Equal(t, []float32{0, 0, 0, 7}, e.max)
+	require.Equal(t, float32(49), out[0])
+}

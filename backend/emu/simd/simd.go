@@ -13,9 +13,10 @@
 // them, so that the twin can add the remaining elements; a returned sum excludes those.
 //
 // On arm64 …Vectors is the NEON kernel. On amd64 it is a jump (WIDEST) to one of two
-// versions, AVX-512 and AVX2, which one macro makes. In other builds it does not exist:
-// calls stand under haveVectors, a constant there. MaxRows, WeighRows, ScoreGradientRows
-// and the transposes differ more, and have a …Vectors in amd64.go, arm64.go and generic.go.
+// versions, AVX-512 and AVX2, which one macro makes. Other builds have no assembly: each
+// call is guarded by haveVectors, a constant false there, so that the linker needs no symbol.
+// MaxRows, WeighRows, ScoreGradientRows and the transposes differ more, and have a …Vectors
+// in amd64.go, arm64.go and generic.go.
 //
 // # Bits
 //
