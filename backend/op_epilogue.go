@@ -55,7 +55,7 @@ func (c *checker) epilogue(o *Epilogue, m, n int) {
 		c.plain(field{"Residual", o.Residual})
 		c.that(!o.Accumulate, "Residual and Accumulate exclude each other")
 	}
-	if o.Out.DType.IsFP8() {
+	if o.Out.DType.IsQuantized() {
 		c.that(!o.Accumulate, "an FP8 Out cannot accumulate")
 	} else {
 		c.that(o.OutScale == nil && o.Amax == nil, "OutScale and Amax belong to an FP8 Out, Out is %s", o.Out)

@@ -21,6 +21,3 @@ const (
 	INT4           // integers from -7 to 7; two codes in a byte
 	I32            // int32: token ids and counters
 )
-
-// IsFP8 is IsQuantized. (It goes away with its callers.)
-func (d DType) IsFP8() bool { return d.IsQuantized() }

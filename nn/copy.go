@@ -94,7 +94,7 @@ func (s *Scales) declare(name string, weight bool, casts []Copy) *Slot {
 // add appends a copy to a slot.
 func (s *Scales) add(sl *Slot, c Copy, copyName string, r *record) {
 	row := 0
-	if c.DType.IsFP8() {
+	if c.DType.IsQuantized() {
 		row = len(s.measured)
 		s.measured = append(s.measured, measuredCast{sl.name + "." + copyName, r, c.blockScaled()})
 	}
@@ -104,7 +104,7 @@ func (s *Scales) add(sl *Slot, c Copy, copyName string, r *record) {
 
 // hasFP8 reports whether any copy is FP8.
 func (s *Slot) hasFP8() bool {
-	return slices.ContainsFunc(s.casts, func(c Copy) bool { return c.DType.IsFP8() })
+	return slices.ContainsFunc(s.casts, func(c Copy) bool { return c.DType.IsQuantized() })
 }
 
 func (s *Slot) index(c Copy) int { return slices.Index(s.casts, c) }

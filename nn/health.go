@@ -69,7 +69,7 @@ func (b *Base) HealthCasts() []HealthCast {
 // castHealth appends the measurement of copy i of a slot against x, the copy in
 // the compute format, even where the cast reads the op's FP32 result.
 func (p *Pass) castHealth(s *Slot, i int, x, codes *backend.Tensor) {
-	if p.Health != nil && s.casts[i].DType.IsFP8() {
+	if p.Health != nil && s.casts[i].DType.IsQuantized() {
 		p.Add(&backend.CastHealth{X: x, Codes: codes, Out: p.Health.Casts.RowRange(s.rows[i], 1)})
 	}
 }

@@ -117,7 +117,7 @@ func (l *MLP) check() error {
 	}
 	for _, r := range readers {
 		same := r.as
-		if r.as.DType.IsFP8() && r.cast.DType.IsFP8() {
+		if r.as.DType.IsQuantized() && r.cast.DType.IsQuantized() {
 			same.DType = r.cast.DType
 		}
 		switch {

@@ -20,7 +20,7 @@ import (
 // without scales. Backend ref in Exact mode then rounds nothing.
 func widen(vars *backend.Vars, programs ...*backend.Program) {
 	wide := func(t *backend.Tensor) {
-		if t.DType.IsFP8() {
+		if t.DType.IsQuantized() {
 			t.DType, t.Scale = fp8.F32, nil
 		}
 	}
@@ -258,7 +258,7 @@ func TestSmoothInTwoFormats(t *testing.T) {
 					scales = append(scales, op)
 				}
 				for _, o := range n.Operands() {
-					if o.Tensor.DType.IsFP8() {
+					if o.Tensor.DType.IsQuantized() {
 						formats[o.Tensor.Scale] = o.Tensor.DType
 					}
 				}

@@ -43,7 +43,7 @@ func (p *Pass) Open(s *Slot, rows, cols int) *Value {
 		t := p.root.Temp(s.name+"."+s.names[i], c.DType, rows, cols)
 		v.copies[i] = t
 		switch {
-		case !c.DType.IsFP8():
+		case !c.DType.IsQuantized():
 			v.casts = append(v.casts, backend.Cast{Out: t})
 			if c.DType == p.compute {
 				v.wide = t

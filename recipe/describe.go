@@ -89,7 +89,7 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 			name = ""
 		}
 	}
-	if r.anyCast(layers, func(c Cast) bool { return c.DType.IsFP8() && c.Granularity != PerTensor }) {
+	if r.anyCast(layers, func(c Cast) bool { return c.DType.IsQuantized() && c.Granularity != PerTensor }) {
 		fmt.Fprintln(t, "row, block scales\tcurrent")
 	}
 	if r.Smooth.On() {
@@ -145,7 +145,7 @@ func (s Smooth) String() string {
 // the weights: per-tensor scales of FP8 operands come from training. Finer scales
 // are computed from the elements that share them.
 func (r Recipe) NeedsScales(layers []Layer) bool {
-	return r.anyCast(layers, func(c Cast) bool { return c.DType.IsFP8() && c.Granularity == PerTensor })
+	return r.anyCast(layers, func(c Cast) bool { return c.DType.IsQuantized() && c.Granularity == PerTensor })
 }
 
 func (r Recipe) anyCast(layers []Layer, f func(Cast) bool) bool {
@@ -184,7 +184,7 @@ func (r Recipe) describeCast(g group, gemm, side int) string {
 	}
 	operand := [2]Operand{GEMMs[gemm].A, GEMMs[gemm].B}[side]
 	smoothed := operand == Input || operand == Weight && !r.Smooth.Form.PerToken()
-	if r.Smooth.On() && smoothed && g.hidden && c.DType.IsFP8() {
+	if r.Smooth.On() && smoothed && g.hidden && c.DType.IsQuantized() {
 		if c.Scaling == Current {
 			return strings.Replace(s, Current.String(), "smooth", 1)
 		}

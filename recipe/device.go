@@ -28,7 +28,7 @@ type device struct {
 //
 // Each note is a sentence about one change; without notes the recipe is unchanged.
 func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers []Layer) (resolved Recipe, notes []string, err error) {
-	if e4m3.IsFP8() && e4m3 != fp8.E4M3 && r.renameE4M3(e4m3) {
+	if e4m3.IsQuantized() && e4m3 != fp8.E4M3 && r.renameE4M3(e4m3) {
 		notes = append(notes, fmt.Sprintf("e4m3 is %s on this device, with maximum %v", e4m3, e4m3.Max()))
 	}
 	d := &device{e4m3, pairs}
@@ -147,7 +147,7 @@ func (d *device) formats(pair [2]fp8.DType) [2]fp8.DType {
 // remedy returns the rest of a row that makes a GEMM of a and b possible: another FP8
 // format for one operand or for both, else the compute format for both.
 func (d *device) remedy(a, b Operand, pair [2]fp8.DType, compute fp8.DType) string {
-	if pair[0].IsFP8() != pair[1].IsFP8() {
+	if pair[0].IsQuantized() != pair[1].IsQuantized() {
 		return fmt.Sprintf("format = %q", compute)
 	}
 	for _, f := range []struct {

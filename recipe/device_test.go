@@ -27,7 +27,7 @@ func TestForGivesPairsOfTheDevice(t *testing.T) {
 	for _, name := range Names() {
 		for _, d := range []device{{fp8.E4M3, allPairs}, {fp8.E4M3IEEE, equalPairs}, {fp8.E4M3, mixedPairs}} {
 			r := lookup(t, name)
-			if r.Cast(at("layers.1.mlp.up_proj"), Dgrad, Weight).DType.IsFP8() {
+			if r.Cast(at("layers.1.mlp.up_proj"), Dgrad, Weight).DType.IsQuantized() {
 				r.Rows = append([]Row{{Scope: "layers.1.mlp.up_proj", GEMM: Dgrad, Operand: Grad, DType: fp8.E4M3}}, r.Rows...)
 			}
 			resolved, notes, err := r.For(d.e4m3, d.pairs, decoder(2))
@@ -39,12 +39,12 @@ func TestForGivesPairsOfTheDevice(t *testing.T) {
 			for _, l := range decoder(2) {
 				for _, p := range GEMMs {
 					a, b := resolved.Cast(l, p.GEMM, p.A), resolved.Cast(l, p.GEMM, p.B)
-					if a.DType.IsFP8() || b.DType.IsFP8() {
+					if a.DType.IsQuantized() || b.DType.IsQuantized() {
 						require.Contains(t, d.pairs, [2]fp8.DType{a.DType, b.DType}, "%s: %s of %s", name, p.GEMM, l.Scope)
 					}
 					for o, c := range map[Operand]Cast{p.A: a, p.B: b} {
 						was := r.Cast(l, p.GEMM, o)
-						require.Equal(t, was.DType.IsFP8(), c.DType.IsFP8())
+						require.Equal(t, was.DType.IsQuantized(), c.DType.IsQuantized())
 						was.DType = c.DType
 						require.Equal(t, was, c)
 					}

@@ -40,5 +40,5 @@ func (l Layer) fold() (path, number string) {
 // QuantizesHidden reports whether a GEMM of the layer reads the hidden activation of an
 // MLP in FP8. Smooth-SwiGLU applies to these layers.
 func (r Recipe) QuantizesHidden(l Layer) bool {
-	return l.Hidden && (r.Cast(l, Fprop, Input).DType.IsFP8() || r.Cast(l, Wgrad, Input).DType.IsFP8())
+	return l.Hidden && (r.Cast(l, Fprop, Input).DType.IsQuantized() || r.Cast(l, Wgrad, Input).DType.IsQuantized())
 }

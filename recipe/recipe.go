@@ -124,7 +124,7 @@ func (c Cast) Limit() float32 {
 // String omits the defaults: per-tensor granularity and power-of-two scales.
 func (c Cast) String() string {
 	s := c.DType.String()
-	if c.DType.IsFP8() {
+	if c.DType.IsQuantized() {
 		s += " " + c.Scaling.String()
 		if c.Granularity != PerTensor {
 			s += " " + c.Granularity.String()
@@ -145,7 +145,7 @@ func (c Cast) String() string {
 // Validate reports an invalid combination of fields.
 func (c Cast) Validate() error {
 	switch {
-	case !c.DType.IsFP8():
+	case !c.DType.IsQuantized():
 		return nil
 	case c.Granularity != PerTensor && c.Scaling != Current:
 		return fmt.Errorf("%s: scales of granularity %s can only be current (use scaling current)", c, c.Granularity)
@@ -183,7 +183,7 @@ type Recipe struct {
 // Cast returns the cast of one operand of one GEMM of a layer.
 func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 	c := Cast{DType: r.format(l.Scope, g, o)}
-	if !c.DType.IsFP8() {
+	if !c.DType.IsQuantized() {
 		return c
 	}
 	rounding := false
@@ -269,7 +269,7 @@ func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool
 		return true
 	}
 	scaling := row.Scaling != NotGiven && r.smoothScaling(l, o) == NotGiven
-	return r.Cast(l, g, o).DType.IsFP8() && (scaling || row.Granularity != (Granularity{}) || row.Scale != (ScaleFormat{}) || row.Rounding != nil)
+	return r.Cast(l, g, o).DType.IsQuantized() && (scaling || row.Granularity != (Granularity{}) || row.Scale != (ScaleFormat{}) || row.Rounding != nil)
 }
 
 // format returns the format of an operand. In a recipe that For has resolved for a
@@ -308,7 +308,7 @@ func (r Recipe) Validate() error {
 			return fmt.Errorf("%s: rounding of weights must be nearest, since every load casts them again (use nearest)", where)
 		}
 		switch {
-		case row.DType == fp8.Invalid || row.DType.IsFP8() || row.DType == r.Compute:
+		case row.DType == fp8.Invalid || row.DType.IsQuantized() || row.DType == r.Compute:
 		default:
 			return fmt.Errorf("%s: format %s is not supported for GEMM operands (use e4m3, e5m2 or %s)", where, row.DType, r.Compute)
 		}

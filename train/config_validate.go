@@ -61,7 +61,7 @@ type validator struct {
 // multipliesFP8 reports whether any recipe of the run or any row of the configuration
 // uses FP8. An unknown recipe counts as using it.
 func (c Config) multipliesFP8() bool {
-	isFP8 := func(row recipe.Row) bool { return row.DType.IsFP8() }
+	isFP8 := func(row recipe.Row) bool { return row.DType.IsQuantized() }
 	names := []string{c.Recipe}
 	for _, change := range c.Precision.Schedule {
 		names = append(names, change.Recipe)
@@ -73,7 +73,7 @@ func (c Config) multipliesFP8() bool {
 	}
 	return slices.ContainsFunc(c.Precision.Rows, func(row PrecisionRow) bool {
 		d, err := fp8.ParseDType(row.Format)
-		return err == nil && d.IsFP8()
+		return err == nil && d.IsQuantized()
 	})
 }
 
@@ -327,7 +327,7 @@ func (v *validator) row(at string, r PrecisionRow) {
 	if r.Format == "" && r.Scaling == "" && r.Granularity == "" && r.Scale == "" && r.Rounding == "" {
 		v.fail("%s sets nothing; give it a format, a scaling, a granularity, a scale or a rounding", at)
 	}
-	if d, err := fp8.ParseDType(r.Format); err == nil && !d.IsFP8() {
+	if d, err := fp8.ParseDType(r.Format); err == nil && !d.IsQuantized() {
 		for _, f := range []struct{ name, value string }{{"scaling", r.Scaling}, {"granularity", r.Granularity}, {"scale", r.Scale}} {
 			if f.value != "" {
 				v.fail("%s: %s = %q does not apply to format = %q, which has no scale; drop one of them", at, f.name, f.value, r.Format)

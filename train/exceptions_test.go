@@ -13,7 +13,7 @@ import (
 // quantizedCopies names the FP8 copies of a slot in the micro-batch.
 func quantizedCopies(j *Job, slot string) (names []string) {
 	for _, t := range j.Micro[Variant{true, true}].Temps() {
-		if len(t.Name) > len(slot) && t.Name[:len(slot)+1] == slot+"." && t.DType.IsFP8() {
+		if len(t.Name) > len(slot) && t.Name[:len(slot)+1] == slot+"." && t.DType.IsQuantized() {
 			names = append(names, t.Name)
 		}
 	}

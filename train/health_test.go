@@ -64,13 +64,13 @@ func TestHealthMeasuresEveryCast(t *testing.T) {
 			require.NoError(t, err)
 			unmeasured, measured := map[*backend.Tensor]bool{}, map[int]bool{}
 			for v := range j.Vars.All() { // cached copies of weights
-				if v.Class == backend.Stash && v.DType.IsFP8() {
+				if v.Class == backend.Stash && v.DType.IsQuantized() {
 					unmeasured[v] = true
 				}
 			}
 			for _, n := range j.Health.Nodes() {
 				for c := range backend.Casts(n.Op) {
-					if c.Out.DType.IsFP8() {
+					if c.Out.DType.IsQuantized() {
 						unmeasured[c.Out] = true
 					}
 				}

@@ -163,6 +163,6 @@ func TestOwnNetworkUnderTheMethod(t *testing.T) {
 	results := steps(t, tr, 10)
 	require.Less(t, results[9].Loss, results[0].Loss)
 	for _, p := range tr.Model.Params {
-		require.Equal(t, p.Quantized, tr.optimizer.m1[p].DType.IsFP8(), p.Name)
+		require.Equal(t, p.Quantized, tr.optimizer.m1[p].DType.IsQuantized(), p.Name)
 	}
 }

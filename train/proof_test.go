@@ -114,7 +114,7 @@ func (p *proof) cast(op *backend.Quantize, values func(*backend.Tensor) []float6
 func (p *proof) gemm(n *backend.Node, op *backend.MatMul, values func(*backend.Tensor) []float64) {
 	out := values(op.Out)
 	defer func() { p.last[op.Out] = out }()
-	if !op.A.DType.IsFP8() || !op.B.DType.IsFP8() {
+	if !op.A.DType.IsQuantized() || !op.B.DType.IsQuantized() {
 		return
 	}
 	p.gemms++

@@ -21,7 +21,7 @@ func (b *fixture) specials(d fp8.DType) []float64 {
 		0, math.SmallestNonzeroFloat32, 1e-40, 0x1p-126, math.MaxFloat32,
 		d.Max(), math.Nextafter32(d.Max(), math.MaxFloat32), d.Max() * 1.03,
 	}
-	if d.IsFP8() {
+	if d.IsQuantized() {
 		for code := uint32(0); d.Float32(code) < d.Max(); code++ {
 			here, next := d.Float32(code), d.Float32(code+1)
 			middle := here + (next-here)/2

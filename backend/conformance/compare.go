@@ -31,7 +31,7 @@ func summed(k int) float64 { return elementwise + 0x1p-22*math.Sqrt(float64(k)) 
 // accumulator to 13 bits. With Promoted, at most four groups are added that way before
 // an FP32 addition.
 func gemm(operands fp8.DType, accum backend.Accum, k int) float64 {
-	if !operands.IsFP8() {
+	if !operands.IsQuantized() {
 		return summed(k)
 	}
 	groups := (k + 31) / 32
@@ -89,7 +89,7 @@ func compareExact(t *backend.Tensor, want, got []float64, raw []byte) error {
 	for i := range want {
 		same := math.Float64bits(want[i]) == math.Float64bits(got[i])
 		if math.IsNaN(want[i]) && math.IsNaN(got[i]) {
-			same = !t.DType.IsFP8() || raw[i] == 0x7f
+			same = !t.DType.IsQuantized() || raw[i] == 0x7f
 		}
 		if !same {
 			if wrong++; first < 0 {

@@ -45,7 +45,7 @@ func newFixture(name string, s backend.Spec, rank, ranks int) *fixture {
 func (b *fixture) given(name string, d fp8.DType, values []float64, shape ...int) *backend.Tensor {
 	t := b.vars.Tensor(backend.Stash, name, d, shape...) // any op may write a Stash
 	b.values[t] = values
-	if d.IsFP8() {
+	if d.IsQuantized() {
 		t.Scale = b.scalar(name+".scale_inv", 0.07)
 	}
 	return t
@@ -55,7 +55,7 @@ func (b *fixture) given(name string, d fp8.DType, values []float64, shape ...int
 // have a larger deviation, to fill the range of the format.
 func (b *fixture) normal(name string, d fp8.DType, shape ...int) *backend.Tensor {
 	sigma := 1.0
-	if d.IsFP8() {
+	if d.IsQuantized() {
 		sigma = 16
 	}
 	return b.given(name, d, b.draw(elems(shape), sigma), shape...)

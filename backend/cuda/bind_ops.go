@@ -14,7 +14,7 @@ var _ = implementNode((*binder).matMul)
 
 // matMul binds a matrix product, which lowering has reduced to a single GEMM.
 func (b *binder) matMul(n *backend.Node, o *backend.MatMul) ([]call, error) {
-	if !hasEpilogue(o) || o.A.DType.IsFP8() && (o.TransA || !o.TransB) {
+	if !hasEpilogue(o) || o.A.DType.IsQuantized() && (o.TransA || !o.TransB) {
 		return nil, unsupported(n, "lower the program for this device")
 	}
 	p := gemm{transA: o.TransA, transB: o.TransB, fast: o.Accum == backend.Fast, a: b.matrix(o.A), b: b.matrix(o.B), d: b.matrix(o.Out)}

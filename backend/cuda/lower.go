@@ -91,7 +91,7 @@ func (l *lowering) survey(p *backend.Program) error {
 			return err
 		}
 		for _, x := range gemmOperands(o) {
-			if !o.A.DType.IsFP8() || !x.swap {
+			if !o.A.DType.IsQuantized() || !x.swap {
 				continue
 			}
 			root := x.t.Root()
@@ -118,7 +118,7 @@ func (l *lowering) checkGEMM(n *backend.Node, o *backend.MatMul) error {
 			return unsupported(n, "%s is %s with block scales (%s), a GEMM has one FP32 scale per operand", x.name, x.t, x.t.Block)
 		}
 	}
-	if !o.A.DType.IsFP8() {
+	if !o.A.DType.IsQuantized() {
 		if o.A.Scale != nil || o.B.Scale != nil {
 			return unsupported(n, "A is %s, B is %s: only FP8 operands have scales", o.A, o.B)
 		}
@@ -220,7 +220,7 @@ func (l *lowering) transpose(p *backend.Program) (*backend.Program, error) {
 	}
 	return backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
 		op := n.Op
-		if o, ok := op.(*backend.MatMul); ok && o.A.DType.IsFP8() {
+		if o, ok := op.(*backend.MatMul); ok && o.A.DType.IsQuantized() {
 			transposed := *o
 			if o.TransA {
 				transposed.A, transposed.TransA = l.copyOf(o.A), false
@@ -310,7 +310,7 @@ func split(p *backend.Program) (*backend.Program, error) {
 // could also store FP8, which only tests request.
 func hasEpilogue(o *backend.MatMul) bool {
 	d := o.Out.DType
-	return o.RowScale == nil && o.ColScale == nil && !d.IsFP8() &&
+	return o.RowScale == nil && o.ColScale == nil && !d.IsQuantized() &&
 		(o.Residual == nil || o.Residual.DType == d) &&
 		(o.A.DType != fp8.F32 || d == fp8.F32)
 }

@@ -55,7 +55,7 @@ func runnable(t *testing.T, s backend.Spec, p *backend.Program) {
 			continue
 		}
 		require.True(t, hasEpilogue(o), "%s", n)
-		if !o.A.DType.IsFP8() {
+		if !o.A.DType.IsQuantized() {
 			continue
 		}
 		require.True(t, !o.TransA && o.TransB, "%s", n)
@@ -239,7 +239,7 @@ func newWorld() world {
 
 func (w world) tensor(name string, d fp8.DType, shape ...int) *backend.Tensor {
 	t := w.Tensor(backend.Stash, name, d, shape...)
-	if d.IsFP8() {
+	if d.IsQuantized() {
 		t.Scale = w.Tensor(backend.Stash, name+".scale_inv", fp8.F32, 1)
 	}
 	return t

@@ -22,12 +22,12 @@ func (b *builder) matMul(o *backend.MatMul) error {
 		if t.Block != backend.PerTensor || t.Scale != nil && t.Scale.DType != fp8.F32 {
 			return b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", t, t.Block)
 		}
-		if !t.DType.IsFP8() && t.Scale != nil {
+		if !t.DType.IsQuantized() && t.Scale != nil {
 			return b.unsupported("%s has a scale: only FP8 operands of a GEMM may have one", t)
 		}
 	}
 	pair := [2]fp8.DType{o.A.DType, o.B.DType}
-	if o.A.DType.IsFP8() && !slices.Contains(b.spec.Pairs, pair) {
+	if o.A.DType.IsQuantized() && !slices.Contains(b.spec.Pairs, pair) {
 		return b.unsupported("%s × %s, A is %s and B is %s", pair[0], pair[1], o.A, o.B)
 	}
 	m, n, _ := o.Dims()
@@ -40,7 +40,7 @@ func (b *builder) matMul(o *backend.MatMul) error {
 	}
 	sizes := []uint64{uint64(n), uint64(m)}
 	var result value
-	if o.A.DType.IsFP8() && (o.A.Scale.Value != 1 || o.B.Scale.Value != 1) {
+	if o.A.DType.IsQuantized() && (o.A.Scale.Value != 1 || o.B.Scale.Value != 1) {
 		result = b.node("fp8_gemm_"+typ.String(), params, typ, sizes, x, y, b.in(o.A.Scale), b.in(o.B.Scale))
 	} else {
 		result = b.node("gemm", params, typ, sizes, x, y)

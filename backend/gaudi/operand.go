@@ -127,7 +127,7 @@ func (b *builder) f32(t *backend.Tensor) value { return b.widened(t, b.in(t)) }
 
 // widened returns v, elements of t as stored, in F32 with t's scale applied.
 func (b *builder) widened(t *backend.Tensor, v value) value {
-	if t.DType.IsFP8() {
+	if t.DType.IsQuantized() {
 		// As in PyTorch's bridge (cast_from_fp8): the code times scale_inv.
 		if t.Block != backend.PerTensor {
 			b.fail(b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", t, t.Block))

@@ -202,7 +202,7 @@ func (b *builder) storeScaled(o *backend.AdamW, t *backend.Tensor, v, amax value
 		zero, smallest := b.constant(0), b.constant(t.DType.Float32(1))
 		scaled = b.where(b.greater(v, zero), b.max(scaled, smallest), scaled)
 	}
-	if t.DType.IsFP8() {
+	if t.DType.IsQuantized() {
 		codes := b.node("convert_to_fp8_f32", libsynapse.CastParams(rounding), typ, scaled.sizes, scaled)
 		b.storeUnless(t, skip, b.bits(codes, libsynapse.I8))
 	} else {

@@ -51,7 +51,7 @@ func TestOpsInRangesOfRows(t *testing.T) {
 		}
 		cast := func(d fp8.DType) backend.Cast {
 			c := backend.Cast{Out: tensor(d, tokens, ffn)}
-			if d.IsFP8() {
+			if d.IsQuantized() {
 				c.Out.Scale, c.Scale, c.Amax = tensor(fp8.F32, 1), tensor(fp8.F32, 1), tensor(fp8.F32, 1)
 				values[c.Scale], values[c.Amax] = []float64{0x1p-8}, []float64{3}
 			}

@@ -37,7 +37,7 @@ func (b *builder) store(casts []backend.Cast, v value) {
 			}
 			b.convertBoth(pair[0], pair[1], v)
 			i = j
-		case c.Out.DType.IsFP8():
+		case c.Out.DType.IsQuantized():
 			b.convert(c, v)
 		default:
 			b.storeWide(c, v)
@@ -52,7 +52,7 @@ func hybrid(casts []backend.Cast, i int) int {
 		return -1
 	}
 	c, d := casts[i], casts[i+1]
-	if c.Out.DType.IsFP8() && d.Out.DType.IsFP8() && (c.Out.DType == fp8.E5M2) != (d.Out.DType == fp8.E5M2) && c.Rounding == d.Rounding {
+	if c.Out.DType.IsQuantized() && d.Out.DType.IsQuantized() && (c.Out.DType == fp8.E5M2) != (d.Out.DType == fp8.E5M2) && c.Rounding == d.Rounding {
 		return i + 1
 	}
 	return -1

@@ -73,7 +73,7 @@ func (b *bench) matrix(d fp8.DType, rows, cols int, scale float32) (Matrix, []fl
 	data := encode(d, v)
 	m := Matrix{DType: d, LD: ld, Data: alloc(b.T, b.d, len(data))}
 	require.NoError(b, b.s.Upload(m.Data, data))
-	if d.IsFP8() && scale != 0 {
+	if d.IsQuantized() && scale != 0 {
 		m.Scale = upload(b.T, b.d, b.s, scale)
 	}
 	return m, decode(d, data)
@@ -131,7 +131,7 @@ func TestGEMMs(t *testing.T) {
 	for _, f := range all {
 		for variant := range 8 {
 			transA, transB, withC := variant&1 != 0, variant&2 != 0, variant&4 != 0
-			if f.a.IsFP8() && (transA || !transB) {
+			if f.a.IsQuantized() && (transA || !transB) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v·%v+%v=%v %d", f.a, f.b, f.c, f.d, variant), func(t *testing.T) {
@@ -148,14 +148,14 @@ func TestGEMMs(t *testing.T) {
 					g.C, cv = b.matrix(f.c, m, n, 0)
 					g.Beta = -2
 				}
-				if f.d.IsFP8() {
+				if f.d.IsQuantized() {
 					g.AmaxD = upload(t, b.d, b.s, -1)
 				}
 				require.NoError(t, b.run(g))
 				got := b.read(D, m)
 
 				alpha, amax := 0.75, 0.0
-				if f.a.IsFP8() {
+				if f.a.IsQuantized() {
 					alpha *= 0.5 * 0.25
 				}
 				for i := range m {
@@ -177,7 +177,7 @@ func TestGEMMs(t *testing.T) {
 						v := alpha*sum + float64(g.Beta)*float64(cv[i*D.LD+j])
 						amax = max(amax, math.Abs(v))
 						scale := 1.0
-						if f.d.IsFP8() {
+						if f.d.IsQuantized() {
 							scale = 4
 						}
 						step := math.Abs(v)*math.Exp2(-float64(mantissa[f.d]+1)) + tiny[f.d]/scale
@@ -185,7 +185,7 @@ func TestGEMMs(t *testing.T) {
 					}
 					require.Equal(t, before[i*D.LD+n:(i+1)*D.LD], got[i*D.LD+n:(i+1)*D.LD], "the gap after row %d", i)
 				}
-				if f.d.IsFP8() {
+				if f.d.IsQuantized() {
 					require.InEpsilon(t, amax, download(t, b.s, g.AmaxD, 1)[0], 1e-5+10*sums(f.a))
 				}
 			})
@@ -203,7 +203,7 @@ func sums(d fp8.DType) float64 {
 	switch {
 	case standin.Hardware() == 0:
 		return 1e-6
-	case d.IsFP8():
+	case d.IsQuantized():
 		return 0x1p-8
 	}
 	return 0x1p-18

@@ -23,7 +23,7 @@ func normal(t *backend.Tensor) []byte {
 	switch {
 	case t.DType == fp8.F32:
 		raw = fp8.AppendFloats(nil, x...)
-	case t.DType.IsFP8():
+	case t.DType.IsQuantized():
 		raw = make([]byte, len(x))
 		fp8.Quantize8(raw, x, t.DType, 16, false)
 	default:

@@ -121,7 +121,7 @@ func (c gemmCmd) matrices() (a, b gemm.Matrix, err error) {
 	left, right, _ := strings.Cut(c.Formats, ",")
 	var formats [2]fp8.DType
 	for i, text := range []string{left, right} {
-		if formats[i], err = fp8.ParseDType(text); err != nil || !formats[i].IsFP8() {
+		if formats[i], err = fp8.ParseDType(text); err != nil || !formats[i].IsQuantized() {
 			return a, b, fmt.Errorf("--formats %s: expected two of e4m3 and e5m2, such as e5m2,e4m3", c.Formats)
 		}
 		if formats[i] == fp8.E4M3 {

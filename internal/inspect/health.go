@@ -40,7 +40,7 @@ func (r *Report) examine(config checkpoint.Config) {
 		if t.NotFinite > 0 {
 			r.find("%s: %s of %s values are not finite", t.Name, writers.Count(t.NotFinite), writers.Count(t.Elements()))
 		}
-		if moment && t.dtype.IsFP8() && t.Zeros != nil && *t.Zeros > maxZeros {
+		if moment && t.dtype.IsQuantized() && t.Zeros != nil && *t.Zeros > maxZeros {
 			r.find("%s: %.0f%% of its values are zero: %s cannot hold them beside the largest value", t.Name, 100*float64(*t.Zeros), t.Format)
 		}
 	}

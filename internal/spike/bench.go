@@ -224,7 +224,7 @@ func (w *watch) observe(n *backend.Node, m backend.Memory) (err error) {
 // saturated returns the fraction of h's elements beyond the range of its format. It is 0
 // for block scales, with which nothing saturates.
 func (w *watch) saturated(ffn int) float64 {
-	if len(w.scale) != 1 || !w.hidden.DType.IsFP8() {
+	if len(w.scale) != 1 || !w.hidden.DType.IsQuantized() {
 		return 0
 	}
 	limit, n := float64(w.hidden.DType.ClipLimit())*w.scale[0], 0

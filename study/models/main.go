@@ -145,7 +145,7 @@ func inTraining(ctx context.Context, steps int) (err error) {
 	sums := map[string][]deviation{}
 	see := func(n *backend.Node, m backend.Memory) error {
 		op, ok := n.Op.(*backend.MatMul)
-		if !ok || !op.A.DType.IsFP8() {
+		if !ok || !op.A.DType.IsQuantized() {
 			return nil
 		}
 		kind := map[[2]bool]string{{false, true}: "fprop", {false, false}: "dgrad", {true, false}: "wgrad"}[[2]bool{op.TransA, op.TransB}]

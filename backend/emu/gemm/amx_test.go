@@ -96,7 +96,7 @@ func TestAMXGemmBits(t *testing.T) {
 				residual: pick([]fp8.DType{fp8.Invalid, fp8.BF16, fp8.F32}),
 				alpha:    float32(math.Exp(r.NormFloat64())),
 			}
-			if c.out.IsFP8() {
+			if c.out.IsQuantized() {
 				c.outScale = float32(r.IntN(4)) * 7.5
 			} else if c.residual == fp8.Invalid {
 				c.accumulate = r.IntN(2) > 0

@@ -213,7 +213,7 @@ func (e *Epilogue) want(v float32, i, j int, out memory.Matrix) (code uint32, ma
 	}
 	magnitude = float32(math.Abs(float64(v)))
 	switch {
-	case !out.DType.IsFP8():
+	case !out.DType.IsQuantized():
 		return out.DType.Nearest(v, fp8.NonSaturating), magnitude
 	case e.OutScale != nil:
 		v *= e.OutScale[0]

@@ -57,7 +57,7 @@ func TestGemmBits(t *testing.T) {
 				residual: pick([]fp8.DType{fp8.Invalid, fp8.BF16, fp8.F32}),
 				alpha:    float32(math.Exp(r.NormFloat64())),
 			}
-			if c.out.IsFP8() {
+			if c.out.IsQuantized() {
 				c.outScale = float32(r.IntN(4)) * 7.5
 			} else if c.residual == fp8.Invalid {
 				c.accumulate = r.IntN(2) > 0
@@ -76,7 +76,7 @@ func TestGemmFormats(t *testing.T) {
 				for _, residual := range []fp8.DType{fp8.Invalid, fp8.BF16, fp8.F32} {
 					c := gemmCase{m: 16, n: 49, k: 21, a: a, b: b, out: out, transB: true, residual: residual, alpha: 0.3}
 					c.row, c.col = residual != fp8.BF16, residual != fp8.F32
-					c.accumulate = residual == fp8.Invalid && !out.IsFP8()
+					c.accumulate = residual == fp8.Invalid && !out.IsQuantized()
 					checkGemm(t, c, r, 1, 0)
 				}
 			}

@@ -155,7 +155,7 @@ func testCasts(t *testing.T) {
 							shape = []int{c.cols, c.rows}
 						}
 						out := v.Tensor(backend.Stash, name(d, transposed), d, shape...)
-						if d.IsFP8() {
+						if d.IsQuantized() {
 							out.Scale = one
 						}
 						cast := backend.Cast{Out: out, Rounding: rounding, Tokens: transposed, Transpose: transposed}
@@ -289,7 +289,7 @@ func casts(v *backend.Vars, name string, rows, cols int) []backend.Cast {
 	}
 	tensor := func(suffix string, d fp8.DType, shape ...int) *backend.Tensor {
 		out := v.Tensor(backend.Stash, name+suffix, d, shape...)
-		if d.IsFP8() {
+		if d.IsQuantized() {
 			out.Scale = one
 		}
 		return out
