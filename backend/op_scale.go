@@ -1,6 +1,10 @@
 package backend
 
-import "octet/fp8"
+import (
+	"math"
+
+	"octet/fp8"
+)
 
 // Quantize reads X once and writes any number of copies, each with its own format,
 // scale, layout and rounding. RowScale multiplies the rows and ColScale the columns
@@ -47,9 +51,10 @@ func (o *Amax) check() error {
 
 // UpdateScale computes n scales from their recorded amaxes. With a the maximum over
 // the window, Scale = Limit/a, rounded down to a power of two if Pow2, and
-// ScaleInv = 1/Scale. If a is 0 or not finite, or if Skip is set, the scale stays as it
-// is if Keep, else becomes 1 (fp8.ScaleFor). Limit is the format's largest value, less
-// the margin. Seen is always updated.
+// ScaleInv = 1/Scale. If a is 0 or not finite, or if Skip is set, both stay as they
+// are if Keep; else Scale becomes 1 (fp8.ScaleFor), and ScaleInv 1 or, if a is not finite,
+// NaN, so that a NaN is not lost in a format without one. Limit is the format's largest
+// value, less the margin. Seen is always updated.
 //
 // Current scaling uses UpdateScale inside a micro-batch with a window of one, delayed
 // scaling once per update with the amax history.
@@ -62,11 +67,11 @@ type UpdateScale struct {
 
 	Limit float32
 	Pow2  bool
+	Keep  bool
 	// Outer chooses a scale for Cast.Scale beside block scales, without the bounds and the
 	// rounding of the others: see fp8.OuterScale. Limit is then the product of the largest
 	// block scale and the largest element.
 	Outer bool
-	Keep  bool
 }
 
 func (o *UpdateScale) check() error {
@@ -83,7 +88,22 @@ func (o *UpdateScale) check() error {
 		c.that(o.Keep, "Skip without Keep would leave the scale unwritten")
 	}
 	c.that(o.Limit > 0, "Limit is %v, expected a positive number", o.Limit)
+	c.that(!o.Outer || !o.Pow2, "Outer excludes Pow2")
 	return c.err
+}
+
+// Choose returns the scale and scale_inv for an amax; ok reports whether the amax is
+// positive and finite.
+func (o *UpdateScale) Choose(amax float32) (scale, inv float32, ok bool) {
+	scale, ok = fp8.ScaleFor(amax, o.Limit, o.Pow2)
+	if o.Outer {
+		scale = fp8.OuterScale(amax, o.Limit)
+	}
+	inv = 1 / scale
+	if !ok && amax != 0 {
+		inv = float32(math.NaN())
+	}
+	return scale, inv, ok
 }
 
 // PushHistory shifts the rows of History down by one and puts Value into row 0,

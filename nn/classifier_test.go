@@ -164,7 +164,11 @@ func TestModelOfLayers(t *testing.T) {
 		require.NoError(t, err, name)
 		value, dev := m.problem(t, ref.Rounded)
 		value()
-		require.Greater(t, cosine(want, values(dev, m.Params[0].Grad)), 0.97, name)
+		least := 0.97
+		if slices.ContainsFunc(r.Rows, func(row recipe.Row) bool { return row.DType == fp8.E2M1 }) {
+			least = 0.9 // each operand of 4 bits has a relative error above 0.1
+		}
+		require.Greater(t, cosine(want, values(dev, m.Params[0].Grad)), least, name)
 	}
 }
 

@@ -28,21 +28,29 @@ func TestHealthChangesNothing(t *testing.T) {
 			require.NoError(t, err, name)
 			require.Len(t, h.SwiGLU, c.Model.Layers, name)
 			for _, cast := range h.Casts {
-				if cast.Scales != nil {
+				if cast.Scales != nil && !math.IsInf(cast.Scales.Max, 1) { // of a block far below the others
 					require.Zero(t, cast.Scale, cast.Name)
 					require.True(t, cast.Scales.Min > 0 && cast.Scales.Max >= cast.Scales.Min, "%s: %+v", name, cast.Scales)
 					require.InDelta(t, math.Log2(cast.Scales.Max*cast.Scales.Min)/2, cast.Scales.Log2Mean, 1e-5+math.Log2(cast.Scales.Max/cast.Scales.Min)/2, cast.Name)
 					require.True(t, cast.Scales.Log2Std >= 0, "%s: %+v", name, cast.Scales)
-				} else {
+				} else if cast.Scales == nil {
 					require.Positive(t, cast.Scale, "%s: %s", name, cast.Name)
 				}
 				require.Positive(t, cast.Amax, cast.Name)
-				require.True(t, name == "fp8-unit" || cast.SQNR > 15, "%s: %+v", name, cast)
+				require.True(t, name == "fp8-unit" || cast.SQNR > leastSQNR(cast.Name), "%s: %+v", name, cast)
 				require.True(t, cast.Saturated >= 0 && cast.Saturated < 0.5 && cast.Flushed >= 0, "%s: %+v", name, cast)
 			}
 			require.Empty(t, h.Alarms, name)
 		}
 	}
+}
+
+// leastSQNR returns a bound, in dB, for casts named by their format.
+func leastSQNR(name string) float64 {
+	if strings.Contains(name, ".e2m1.") {
+		return 12
+	}
+	return 15
 }
 
 // A health pass measures every FP8 cast of any granularity, each in its own row with its
@@ -67,6 +75,9 @@ func TestHealthMeasuresEveryCast(t *testing.T) {
 				if v.Class == backend.Stash && v.DType.IsQuantized() {
 					unmeasured[v] = true
 				}
+			}
+			for v := range unmeasured { // scales of blocks are no casts
+				delete(unmeasured, v.Scale)
 			}
 			for _, n := range j.Health.Nodes() {
 				for c := range backend.Casts(n.Op) {

@@ -31,7 +31,10 @@ func (s *suite) updateScale() {
 	const n = 12
 	for _, window := range []int{1, 3} {
 		for _, pow2 := range []bool{false, true} {
-			for keep := range 4 { // no Keep; Keep with Skip absent, not set, set
+			for keep := range 5 { // no Keep; Keep with Skip absent, not set, set; no Keep, Outer
+				if keep == 4 && pow2 {
+					continue
+				}
 				s.add(func(b *fixture) {
 					history := b.positive("history", window, n)
 					for row := range window { // columns of equal amaxes, most of which give no scale or an extreme one
@@ -41,9 +44,9 @@ func (s *suite) updateScale() {
 					op := &backend.UpdateScale{
 						History: history, Seen: b.positive("seen", n),
 						Scale: b.positive("scale", n), ScaleInv: b.positive("scale_inv", n),
-						Limit: 448, Pow2: pow2, Keep: keep > 0,
+						Limit: 448, Pow2: pow2, Keep: keep > 0 && keep < 4, Outer: keep == 4,
 					}
-					if keep > 0 {
+					if op.Keep {
 						op.Skip = b.flag("skip", keep-1)
 					}
 					if keep == 1 {

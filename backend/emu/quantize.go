@@ -101,12 +101,8 @@ func (b *binder) updateScale(o *backend.UpdateScale) func() {
 			return
 		}
 		for i, a := range amax {
-			s, ok := fp8.ScaleFor(a, o.Limit, o.Pow2)
-			if o.Outer {
-				s = fp8.OuterScale(a, o.Limit)
-			}
-			if ok || !o.Keep {
-				scale[i], inv[i] = s, 1/s
+			if s, sInv, ok := o.Choose(a); ok || !o.Keep {
+				scale[i], inv[i] = s, sInv
 			}
 		}
 	}

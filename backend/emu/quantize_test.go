@@ -173,8 +173,12 @@ func TestUpdateScale(t *testing.T) {
 		require.Equal(t, c.scale, d.values(scale), c.name)
 		require.Equal(t, c.seen, d.values(seen), c.name)
 		for i, s := range d.values(scale) {
-			if s != 9 {
-				require.EqualValues(t, 1/float32(s), d.values(inv)[i], c.name)
+			switch got := d.values(inv)[i]; {
+			case s == 9:
+			case math.IsInf(d.values(seen)[i], 1):
+				require.True(t, math.IsNaN(got), c.name)
+			default:
+				require.EqualValues(t, 1/float32(s), got, c.name)
 			}
 		}
 	}

@@ -106,11 +106,15 @@ func (b *builder) window(t *backend.Tensor, n int) value {
 var _ = implement((*builder).updateScale)
 
 func (b *builder) updateScale(o *backend.UpdateScale) error {
+	if o.Outer {
+		return b.unsupported("a scale beside block scales: use scales per tensor")
+	}
 	a := b.window(o.History, o.Scale.Elems())
 	if o.Seen != nil {
 		b.out(o.Seen, b.larger(b.vector(o.Seen), a))
 	}
 	scale, inv, ok := b.scaleFor(a, o.Limit, o.Pow2)
+	inv = b.where(b.isFinite(a), inv, b.constant(float32(math.NaN())))
 	for _, f := range []struct {
 		out *backend.Tensor
 		v   value

@@ -65,12 +65,8 @@ func (b *Backend) updateScale(o *backend.UpdateScale) {
 	}
 	scale, inv := b.stored(o.Scale), b.stored(o.ScaleInv)
 	for i := range a {
-		s, ok := fp8.ScaleFor(float32(a[i]), o.Limit, o.Pow2)
-		if o.Outer {
-			s = fp8.OuterScale(float32(a[i]), o.Limit)
-		}
-		if ok || !o.Keep {
-			scale[i], inv[i] = float64(s), 1/float64(s)
+		if s, sInv, ok := o.Choose(float32(a[i])); ok || !o.Keep {
+			scale[i], inv[i] = float64(s), float64(sInv)
 		}
 	}
 	b.store(o.Scale, scale)

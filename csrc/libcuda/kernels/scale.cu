@@ -14,9 +14,17 @@ struct UpdateScaleArgs {
 	Tensor history, skip, seen, scale, scale_inv;
 	i64 rows, cols;
 	f64 limit;
-	i64 pow2, keep;
+	i64 pow2, keep, outer;
 	void *scratch;
 };
+
+// outer_scale is fp8.OuterScale.
+__device__ inline float outer_scale(float amax, float limit) {
+	const float s = fminf(__fdiv_rn(limit, amax), 0x1.fffffep127f);
+	if (!finite(amax))
+		return __uint_as_float(0x7fc00000u);
+	return amax == 0.0f || s == 0.0f ? 1.0f : s;
+}
 
 KERNEL(update_scale, UpdateScaleArgs, FLAT_THREADS, 1) {
 	const i64 i = (i64)blockIdx.x * FLAT_THREADS + threadIdx.x;
@@ -29,10 +37,13 @@ KERNEL(update_scale, UpdateScaleArgs, FLAT_THREADS, 1) {
 	}
 	if (a.skip.p && *a.skip.i32())
 		return;
-	const Scale s = scale_for(__uint_as_float(top), (float)a.limit, a.pow2);
+	const float amax = __uint_as_float(top);
+	Scale s = scale_for(amax, (float)a.limit, a.pow2);
+	if (a.outer)
+		s.scale = outer_scale(amax, (float)a.limit);
 	if (s.ok || !a.keep) {
 		a.scale.out()[i] = s.scale;
-		a.scale_inv.out()[i] = __fdiv_rn(1.0f, s.scale);
+		a.scale_inv.out()[i] = finite(amax) ? __fdiv_rn(1.0f, s.scale) : __uint_as_float(0x7fc00000u);
 	}
 }
 
