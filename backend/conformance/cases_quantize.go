@@ -48,6 +48,7 @@ func (s *suite) quantize() {
 	s.quantizeScales()
 	s.quantizeCopies()
 	s.quantizeBlocks()
+	s.quantizeToFormats()
 	s.amax()
 }
 

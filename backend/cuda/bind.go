@@ -104,13 +104,21 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 			return unsupported(n, "its casts read two controls, %s and %s", c.Control, control)
 		}
 		control = cmp.Or(c.Control, control)
+		if c.Rule == fp8.RoundDown || c.Rule == fp8.Quotient {
+			return unsupported(n, "the block scales of %s are rounded %s, which the kernels cannot: use exact or pow2 scales, or e8m0", c.Out, c.Rule)
+		}
 	}
 	if longest := longestCasts(n.Op); longest > maxCasts {
 		return unsupported(n, "it stores a result %d times, the maximum is %d: lower the program for this device", longest, maxCasts)
 	}
 	for _, o := range n.Operands() {
 		t := o.Tensor
+		_, known := formats[t.DType]
 		switch {
+		case !known:
+			return unsupported(n, "%s is %s, a format that the kernels lack", o.Field, t)
+		case t.Outer != nil:
+			return unsupported(n, "%s is %s with a scale beside block scales", o.Field, t)
 		case t.DType == fp8.I32 && !t.Contiguous():
 			return unsupported(n, "%s is %s, a view with gaps: copy it to a contiguous tensor", o.Field, t)
 		case slices.Contains(blockScaled, o.FieldName()):

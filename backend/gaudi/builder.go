@@ -206,10 +206,12 @@ func (b *builder) typeOf(d fp8.DType) libsynapse.DataType {
 		return libsynapse.E5M2
 	case b.spec.E4M3:
 		return libsynapse.E4M3
-	default:
+	case fp8.E4M3, fp8.E4M3IEEE:
 		b.fail(b.unsupported("the format %s; the E4M3 of %s is %s", d, b.spec.Device, b.spec.E4M3))
-		return libsynapse.F32
+	default:
+		b.fail(b.unsupported("the format %s", d))
 	}
+	return libsynapse.F32
 }
 
 // notANumber returns NaN as a scalar.
