@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -107,24 +108,41 @@ func TestSaveAndOpen(t *testing.T) {
 // TestStoredDTypes checks that every format has a safetensors dtype and is read back
 // from it.
 func TestStoredDTypes(t *testing.T) {
-	for dtype := fp8.F32; dtype.Size() > 0; dtype++ {
-		name, ok := storedNames[dtype]
-		require.True(t, ok, "%v", dtype)
-		metadata := map[string]string{}
-		if dtype == fp8.E4M3IEEE {
-			metadata["e4m3_max"] = "240"
-		}
-		got, err := storedDType(name, metadata)
-		require.NoError(t, err)
-		require.Equal(t, dtype, got)
-	}
-	got, err := storedDType("F8_E4M3", map[string]string{"e4m3_max": "448"})
+	e3m4, err := fp8.ParseDType("e3m4")
 	require.NoError(t, err)
-	require.Equal(t, fp8.E4M3, got)
-	_, err = storedDType("F8_E4M3", map[string]string{"e4m3_max": "241"})
-	require.ErrorContains(t, err, `e4m3_max = "241"`)
-	_, err = storedDType("I64", nil)
-	require.ErrorContains(t, err, "does not support dtype I64")
+	for _, dtype := range []fp8.DType{
+		fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2, fp8.E8M0, fp8.E2M1, fp8.E2M3, fp8.E3M2, fp8.INT8, fp8.I32, e3m4,
+	} {
+		var file bytes.Buffer
+		data := make([]byte, dtype.Bytes(6))
+		require.NoError(t, writeTensors(&file, []Tensor{{Name: "x", DType: dtype, Shape: []int{1, 6}, Data: Bytes(data)}}))
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		require.NoError(t, os.WriteFile(path, file.Bytes(), 0o600))
+		read, err := openTensors(path)
+		require.NoError(t, err, dtype)
+		x, ok := read.Lookup("x")
+		require.True(t, ok)
+		require.Equal(t, dtype, x.DType)
+		require.NoError(t, read.ReadInto("x", data))
+		require.NoError(t, read.Close())
+	}
+	for _, c := range []struct {
+		dtype    string
+		metadata map[string]string
+		err      string
+	}{
+		{"F8_E4M3", map[string]string{"e4m3_max": "241"}, `e4m3_max = "241"`},
+		{"I64", nil, "does not support dtype I64"},
+		{"U8", nil, "does not support dtype U8"},
+		{"U8", map[string]string{"format.x": "e9m9"}, `metadata format.x: unknown number format "e9m9"`},
+		{"U8", map[string]string{"format.x": "fp32"}, "metadata format.x: fp32 does not have one byte for each element"},
+	} {
+		_, err := storedDType("x", c.dtype, c.metadata)
+		require.ErrorContains(t, err, c.err)
+	}
+	d, err := storedDType("x", "F8_E4M3", map[string]string{"e4m3_max": "448"})
+	require.NoError(t, err)
+	require.Equal(t, fp8.E4M3, d)
 }
 
 func TestSaveRefuses(t *testing.T) {

@@ -43,16 +43,24 @@ const (
 	e4m3MaxOCP  = "448"
 )
 
-var storedNames = map[fp8.DType]string{
-	fp8.F32: "F32", fp8.BF16: "BF16", fp8.F16: "F16",
-	fp8.E4M3: "F8_E4M3", fp8.E4M3IEEE: "F8_E4M3", fp8.E5M2: "F8_E5M2", fp8.E8M0: "F8_E8M0",
-	fp8.I32: "I32",
-}
+// formatKey is the prefix of a metadata key that ends in a tensor's name. Its value is the
+// tensor's format, if safetensors has no dtype for it; the dtype is then U8.
+const formatKey = "format."
 
-// storedDType returns the format for a safetensors dtype, given the file's
+// storedDType returns the format of a tensor, given its safetensors dtype and the file's
 // metadata.
-func storedDType(name string, metadata map[string]string) (fp8.DType, error) {
-	if name == "F8_E4M3" {
+func storedDType(tensor, dtype string, metadata map[string]string) (fp8.DType, error) {
+	if name, ok := metadata[formatKey+tensor]; ok && dtype == "U8" {
+		d, err := fp8.ParseDType(name)
+		if err == nil && d.Size() != 1 {
+			err = fmt.Errorf("%s does not have one byte for each element", d)
+		}
+		if err != nil {
+			return fp8.Invalid, fmt.Errorf("metadata %s%s: %w", formatKey, tensor, err)
+		}
+		return d, nil
+	}
+	if dtype == fp8.E4M3.Format().File {
 		switch largest := metadata[e4m3MaxKey]; largest {
 		case "", e4m3MaxOCP:
 			return fp8.E4M3, nil
@@ -62,12 +70,10 @@ func storedDType(name string, metadata map[string]string) (fp8.DType, error) {
 			return fp8.Invalid, fmt.Errorf("metadata %s = %q: expected %s or %s", e4m3MaxKey, largest, e4m3MaxIEEE, e4m3MaxOCP)
 		}
 	}
-	for dtype, stored := range storedNames {
-		if stored == name {
-			return dtype, nil
-		}
+	if d, ok := fp8.FromFile(dtype); ok {
+		return d, nil
 	}
-	return fp8.Invalid, fmt.Errorf("octet does not support dtype %s: store it as F32, BF16 or F16", name)
+	return fp8.Invalid, fmt.Errorf("octet does not support dtype %s: store it as F32, BF16 or F16", dtype)
 }
 
 // writeTensors writes tensors as one safetensors file.
@@ -77,22 +83,23 @@ func writeTensors(w io.Writer, tensors []Tensor) error {
 	var e4m3 [2]string // the name of an E4M3 tensor, and of an E4M3IEEE tensor
 	sources := make([]safetensors.Source, len(tensors))
 	for i, t := range tensors {
-		name, ok := storedNames[t.DType]
-		if !ok {
-			return fmt.Errorf("tensor %s: cannot store format %v", t.Name, t.DType)
-		}
-		switch t.DType {
-		case fp8.E4M3:
+		dtype := t.DType.Format().File
+		switch {
+		case t.DType == fp8.E4M3:
 			e4m3[0] = t.Name
-		case fp8.E4M3IEEE:
-			e4m3[1] = t.Name
+		case t.DType == fp8.E4M3IEEE:
+			e4m3[1], dtype = t.Name, fp8.E4M3.Format().File
 			metadata[e4m3MaxKey] = e4m3MaxIEEE
+		case dtype == "" && t.DType.Size() == 1:
+			dtype, metadata[formatKey+t.Name] = "U8", t.DType.String()
+		case dtype == "":
+			return fmt.Errorf("tensor %s: cannot store format %v", t.Name, t.DType)
 		}
 		shape := make([]int64, len(t.Shape))
 		for d := range shape {
 			shape[d] = int64(t.Shape[d])
 		}
-		sources[i] = safetensors.Source{Name: t.Name, DType: name, Shape: shape, Data: t.Data}
+		sources[i] = safetensors.Source{Name: t.Name, DType: dtype, Shape: shape, Data: t.Data}
 	}
 	if e4m3[0] != "" && e4m3[1] != "" {
 		return fmt.Errorf("tensor %s is %v and tensor %s is %v: one file can store only one of these formats", e4m3[0], fp8.E4M3, e4m3[1], fp8.E4M3IEEE)
@@ -148,7 +155,7 @@ func newTensors(path string, files []*safetensors.File) (*Tensors, error) {
 }
 
 func fromStored(f *safetensors.File, t safetensors.Tensor) (Tensor, error) {
-	dtype, err := storedDType(t.DType, f.Metadata())
+	dtype, err := storedDType(t.Name, t.DType, f.Metadata())
 	if err != nil {
 		return Tensor{}, err
 	}

@@ -51,6 +51,7 @@ var specialNames = [...]string{Fin: "fin", FN: "fn", IEEE: "ieee", FNUZ: "fnuz",
 // An Integer code of n bits stands for itself; casts use -(2^(n-1)-1) to 2^(n-1)-1.
 type Format struct {
 	Name     string // lower case, as configurations, dumps and errors write it
+	File     string // the dtype in safetensors files, "F8_E4M3"; "" if they have none
 	Kind     Kind
 	Exponent int // bits
 	Mantissa int // bits; of an integer the bits besides the sign
@@ -96,19 +97,19 @@ var (
 // named are the formats with constants.
 var named = [...]Format{
 	Invalid:  {Name: "invalid"},
-	F32:      {Name: "fp32", Exponent: 8, Mantissa: 23, Special: IEEE},
-	BF16:     {Name: "bf16", Exponent: 8, Mantissa: 7, Special: IEEE},
-	F16:      {Name: "fp16", Exponent: 5, Mantissa: 10, Special: IEEE},
-	E4M3:     {Name: "e4m3", Exponent: 4, Mantissa: 3, Special: FN},
+	F32:      {Name: "fp32", File: "F32", Exponent: 8, Mantissa: 23, Special: IEEE},
+	BF16:     {Name: "bf16", File: "BF16", Exponent: 8, Mantissa: 7, Special: IEEE},
+	F16:      {Name: "fp16", File: "F16", Exponent: 5, Mantissa: 10, Special: IEEE},
+	E4M3:     {Name: "e4m3", File: "F8_E4M3", Exponent: 4, Mantissa: 3, Special: FN},
 	E4M3IEEE: {Name: "e4m3ieee", Exponent: 4, Mantissa: 3, Special: IEEE},
-	E5M2:     {Name: "e5m2", Exponent: 5, Mantissa: 2, Special: IEEE},
-	E8M0:     {Name: "e8m0", Kind: Power, Exponent: 8, Bias: 127},
-	E2M1:     {Name: "e2m1", Exponent: 2, Mantissa: 1},
+	E5M2:     {Name: "e5m2", File: "F8_E5M2", Exponent: 5, Mantissa: 2, Special: IEEE},
+	E8M0:     {Name: "e8m0", File: "F8_E8M0", Kind: Power, Exponent: 8, Bias: 127},
+	E2M1:     {Name: "e2m1", File: "F4", Exponent: 2, Mantissa: 1},
 	E2M3:     {Name: "e2m3", Exponent: 2, Mantissa: 3},
 	E3M2:     {Name: "e3m2", Exponent: 3, Mantissa: 2},
-	INT8:     {Name: "int8", Kind: Integer, Mantissa: 7},
+	INT8:     {Name: "int8", File: "I8", Kind: Integer, Mantissa: 7},
 	INT4:     {Name: "int4", Kind: Integer, Mantissa: 3},
-	I32:      {Name: "i32", Kind: Index, Mantissa: 31},
+	I32:      {Name: "i32", File: "I32", Kind: Index, Mantissa: 31},
 }
 
 func namedRows() (rows [256]*format, known DType) {
@@ -224,6 +225,13 @@ func (d DType) IsQuantized() bool {
 	return r.Bits > 0 && r.Bits <= 8 && r.Kind != Power
 }
 
+// HoldsMoments reports whether Adam's moments can have the format d: any floating-point
+// format that has NaN, with codes of its own.
+func (d DType) HoldsMoments() bool {
+	r := d.row()
+	return r.Bits > 0 && r.Kind == Float && r.Container == d && d.HasNaN()
+}
+
 // Smallest returns the smallest positive value: that of code 1, of which all finite values
 // are multiples. It is 0 for I32.
 func (d DType) Smallest() float32 {
@@ -300,6 +308,16 @@ func ParseDType(s string) (DType, error) {
 	d := known
 	known = register(&rows, d+1, d, f)
 	return d, nil
+}
+
+// FromFile returns the format that safetensors files call by the dtype name.
+func FromFile(name string) (DType, bool) {
+	for d, f := range named {
+		if f.File == name && name != "" {
+			return DType(d), true
+		}
+	}
+	return Invalid, false
 }
 
 func lookup(name string) DType {

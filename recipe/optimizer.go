@@ -32,8 +32,8 @@ func (o Optimizer) Validate() error {
 		return fmt.Errorf("master weights in %s would lose small updates (use fp32, fp16 or bf16)", o.Master)
 	}
 	for _, m := range []fp8.DType{o.M1, o.M2} {
-		if !slices.Contains([]fp8.DType{fp8.F32, fp8.F16, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}, m) {
-			return fmt.Errorf("moments in %s are not supported (use fp32, fp16, bf16, e4m3 or e5m2)", m)
+		if !m.HoldsMoments() {
+			return fmt.Errorf("moments in %s are not supported: it is no floating-point format with NaN (use fp32, fp16, bf16, e4m3 or e5m2)", m)
 		}
 	}
 	if o.Block != 0 && o.Block != MomentBlock {

@@ -263,10 +263,7 @@ func (v *validator) optimizer(o Optimizer) {
 
 func (v *validator) precision(p Precision) {
 	v.format("precision.master", p.Master, fp8.F32, fp8.F16, fp8.BF16)
-	v.format("precision.m1", p.M1, fp8.F32, fp8.F16, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
-	v.format("precision.m2", p.M2, fp8.F32, fp8.F16, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
-	m1, _ := fp8.ParseDType(p.M1) // errors are already reported
-	m2, _ := fp8.ParseDType(p.M2)
+	m1, m2 := v.moment("precision.m1", p.M1), v.moment("precision.m2", p.M2)
 	if m1 == fp8.E4M3 && m2 == fp8.E4M3IEEE || m1 == fp8.E4M3IEEE && m2 == fp8.E4M3 {
 		v.fail("precision.m2 = %q is another E4M3 variant than precision.m1 = %q, but a checkpoint's optimizer file can hold only one variant; use precision.m2 = %q", p.M2, p.M1, p.M1)
 	}
@@ -361,6 +358,15 @@ func (v *validator) format(key, name string, known ...fp8.DType) {
 		return
 	}
 	v.fail("%s = %q is not supported here; use one of %s", key, name, strings.Trim(fmt.Sprint(known), "[]"))
+}
+
+// moment checks the format of one of Adam's moments, and returns it.
+func (v *validator) moment(key, name string) fp8.DType {
+	d, _ := fp8.ParseDType(name)
+	if name != "" && !d.HoldsMoments() {
+		v.fail("%s = %q is not supported here; use fp32, fp16, bf16, or a floating-point format of up to eight bits that has NaN, such as e4m3, e5m2 and e3m4", key, name)
+	}
+	return d
 }
 
 func (v *validator) rounding(key, name string) {
