@@ -42,7 +42,7 @@ func TestParseDType(t *testing.T) {
 
 func TestFormat(t *testing.T) {
 	require.Equal(t, Format{Name: "e2m1", File: "F4", Exponent: 2, Mantissa: 1, Bias: 1, Bits: 4, Store: 4, Container: E2M1}, E2M1.Format())
-	require.Equal(t, Format{Name: "int8", Kind: Integer, Mantissa: 7, Bits: 8, Store: 8, Container: INT8}, INT8.Format())
+	require.Equal(t, Format{Name: "int8", File: "I8", Kind: Integer, Mantissa: 7, Bits: 8, Store: 8, Container: INT8}, INT8.Format())
 	e8m5 := parsed("e8m5")
 	require.Equal(t, Format{Name: "e8m5", Exponent: 8, Mantissa: 5, Bias: 127, Special: IEEE, Bits: 14, Store: 16, Container: BF16}, e8m5.Format())
 	for d, bytes := range map[DType]int{F32: 12, BF16: 6, e8m5: 6, E4M3: 3, E2M3: 3, E2M1: 2, INT4: 2, I32: 12} {
