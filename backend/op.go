@@ -120,7 +120,7 @@ func (c Cast) check(rows, cols int) error {
 	}
 	k.matrix("Out", c.Out, rows, cols)
 	k.float("Out", c.Out)
-	k.that(c.Out.DType != fp8.E8M0, "Out is %s, a format for scales only", c.Out)
+	k.that(!c.Out.DType.IsForScales(), "Out is %s, a format for scales only", c.Out)
 	if c.Out.Block != PerTensor {
 		c.checkBlocks(&k)
 	} else {

@@ -42,7 +42,7 @@ func (o *Epilogue) check() error {
 // epilogue checks all fields but X, for a result of m × n.
 func (c *checker) epilogue(o *Epilogue, m, n int) {
 	c.matrix("Out", o.Out, m, n)
-	c.dtype("Out", o.Out, fp8.F32, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+	c.that(o.Out.DType == fp8.F32 || o.Out.DType == fp8.BF16 || o.Out.DType.IsQuantized(), "Out is %s, expected fp32, bf16 or a format of up to eight bits", o.Out)
 	c.that(o.Out.Block == PerTensor, "Out is %s with blocks of %s: the output of a GEMM takes one scale", o.Out, o.Out.Block)
 	if o.RowScale != nil {
 		c.vector("RowScale", o.RowScale, m)

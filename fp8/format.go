@@ -225,6 +225,10 @@ func (d DType) IsQuantized() bool {
 	return r.Bits > 0 && r.Bits <= 8 && r.Kind != Power
 }
 
+// IsForScales reports whether d is E8M0: a format of block scales that has no sign and no
+// zero, so that no other tensor can have it.
+func (d DType) IsForScales() bool { return d.row().Kind == Power }
+
 // HoldsMoments reports whether Adam's moments can have the format d: any floating-point
 // format that has NaN, with codes of its own.
 func (d DType) HoldsMoments() bool {

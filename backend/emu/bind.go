@@ -32,7 +32,7 @@ func (b *binder) bind(n *backend.Node) (kernel, error) {
 		if o.Tensor.Block != backend.PerTensor {
 			return nil, b.unsupported("%s has scales per block %s", o.Tensor, o.Tensor.Block)
 		}
-		if o.Tensor.DType == fp8.E8M0 {
+		if o.Tensor.DType.IsForScales() {
 			return nil, b.unsupported("%s is %s", o.Field, o.Tensor)
 		}
 	}

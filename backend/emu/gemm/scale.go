@@ -5,7 +5,6 @@ import (
 
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
-	"octet/fp8"
 )
 
 // This file implements block scales: scales of blocks of an operand, which change along k
@@ -27,7 +26,7 @@ type runScales struct {
 func (g *GEMM) ScaleBlocks(a, b memory.BlockScales, promote int) error {
 	alongA, alongB := alongK(a, g.transA), alongK(b, !g.transB)
 	run := commonDivisor(commonDivisor(promote, alongA), alongB)
-	inside := g.fused != nil && g.fused.sum.MX && a.DType == fp8.E8M0 && b.DType == fp8.E8M0 &&
+	inside := g.fused != nil && g.fused.sum.MX && a.DType.IsForScales() && b.DType.IsForScales() &&
 		alongA == g.fused.sum.Group && alongB == g.fused.sum.Group
 	if run == 0 || run > g.K {
 		run = g.K
