@@ -104,7 +104,7 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 			return unsupported(n, "its casts read two controls, %s and %s", c.Control, control)
 		}
 		control = cmp.Or(c.Control, control)
-		if c.Rule == fp8.RoundDown || c.Rule == fp8.Quotient {
+		if c.Rule != fp8.Exact && c.Rule != fp8.Pow2Down && c.Rule != fp8.RoundUp {
 			return unsupported(n, "the block scales of %s are rounded %s, which the kernels cannot: use exact or pow2 scales, or e8m0", c.Out, c.Rule)
 		}
 	}
