@@ -119,10 +119,10 @@ func ParseScaleFormat(s string) (ScaleFormat, error) {
 		}
 	}
 	name, outer := strings.CutSuffix(s, "+"+fp8.F32.String())
-	if d, err := fp8.ParseDType(name); err == nil && d.IsQuantized() && d.Format().Kind == fp8.Float {
+	if d, err := fp8.ParseDType(name); err == nil && fp8.Quotient.Gives(d) {
 		return ScaleFormat{DType: d, Rule: fp8.Quotient, Outer: outer}, nil
 	}
-	return ScaleFormat{}, fmt.Errorf("unknown scale format %q (known: pow2, fp32, e8m0, e8m0:floor, and a floating-point format of up to eight bits, such as e4m3, with +fp32 for a second factor per tensor)", s)
+	return ScaleFormat{}, fmt.Errorf("unknown scale format %q (known: pow2, fp32, e8m0, e8m0:floor, and a floating-point format of up to eight bits that has NaN, such as e4m3, with +fp32 for a second factor per tensor)", s)
 }
 
 // ParseScaling is the inverse of String; an empty string is the zero value.
