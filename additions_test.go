@@ -32,9 +32,17 @@ func TestAdditionsTouchFewFiles(t *testing.T) {
 		// for CUDA.
 		"kernel": {14, []string{"model.activation=reglu", "--recipe", "fp8-delayed"}, testReGLU},
 		"recipe": {1, []string{"--recipe", "fp8-up-bf16"}, nil},
+		// A number format, a granularity and a scale format: by name only, without a patch.
+		"parametric": {0, []string{"--recipe", "testdata/additions/parametric.toml"}, nil},
+		// A number format and a rule for scales that have names of their own.
+		"format": {2, []string{"--recipe", "testdata/additions/format.toml"}, nil},
+		"scale":  {2, []string{"--recipe", "testdata/additions/scale.toml"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := patch(t, filepath.Join("testdata", "additions", name+".patch"))
+			p := patched{name: name}
+			if addition.files > 0 {
+				p = patch(t, filepath.Join("testdata", "additions", name+".patch"))
+			}
 			require.LessOrEqual(t, p.files, addition.files)
 			binary := filepath.Join(t.TempDir(), "octet")
 			p.run(t, nil, "build", "-buildvcs=false", "-o", binary, ".")
@@ -120,7 +128,10 @@ func patch(t *testing.T, name string) patched {
 // run runs a command of go in the patched tree and returns its output.
 func (p patched) run(t *testing.T, env []string, command string, args ...string) string {
 	t.Helper()
-	c := exec.Command("go", append([]string{command, "-overlay", p.overlay}, args...)...)
+	if p.overlay != "" {
+		args = append([]string{"-overlay", p.overlay}, args...)
+	}
+	c := exec.Command("go", append([]string{command}, args...)...)
 	c.Env = append(os.Environ(), env...)
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, renew, p.name, out)
