@@ -85,7 +85,7 @@ func TestFindNonFinite(t *testing.T) {
 						continue
 					}
 					what := strings.ToLower(strings.TrimPrefix(kind, "*backend.")) + " " + o.Field + " " + o.Tensor.Name
-					found := findCorrupted(t, c, program == j.Update, i, k)
+					found := findCorrupted(t, c, program == j.Update, i, k, o.Tensor.Elems())
 					switch {
 					case found == nil:
 						reason := reasonFor(what)
@@ -126,10 +126,43 @@ func nonFiniteConfigs(t *testing.T) (list []Config) {
 	return list
 }
 
+// One NaN that is cast to a format without NaN skips the step: the scale carries it.
+func TestNaNReachesTheStepThroughEveryFormat(t *testing.T) {
+	rows := map[string][]PrecisionRow{
+		"e2m1 per tensor": {{Scope: "layers.*", Format: "e2m1", Scaling: "current", Rounding: "nearest"}},
+		"mxfp4":           {{Scope: "layers.*", Format: "e2m1", Scaling: "current", Granularity: "1x32", Scale: "e8m0", Rounding: "nearest"}},
+		"nvfp4":           {{Scope: "layers.*", Format: "e2m1", Scaling: "current", Granularity: "1x16", Scale: "e4m3+fp32", Rounding: "nearest"}},
+		"e3m2 per row":    {{Scope: "layers.*", Format: "e3m2", Scaling: "current", Granularity: "row", Scale: "pow2", Rounding: "nearest"}},
+	}
+	for name, list := range rows {
+		c := small(t, "fp8-current")
+		c.Precision.Rows, c.Model.Layers, c.Train.OnNonfinite = list, 1, 1
+		j, err := NewJob(c, specOf(t, "emu"))
+		require.NoError(t, err)
+		nodes, tried := j.Micro[Variant{true, true}].Nodes(), 0
+		for i, n := range nodes {
+			q, ok := n.Op.(*backend.Quantize)
+			if !ok || !slices.ContainsFunc(q.Out, func(c backend.Cast) bool { return c.Out.DType.IsQuantized() }) {
+				continue
+			}
+			for from := i - 1; from >= 0; from-- {
+				k := slices.IndexFunc(nodes[from].Operands(), func(o backend.Operand) bool { return o.Access != backend.In && o.Tensor == q.X })
+				if k < 0 {
+					continue
+				}
+				tried++
+				require.NotNil(t, findCorrupted(t, c, false, from, k, 1), "%s: a NaN in %s vanished", name, q.X)
+				break
+			}
+		}
+		require.Greater(t, tried, 10, name)
+	}
+}
+
 // findCorrupted trains while every run of the i-th op of the micro-batch or the update has
-// its k-th operand overwritten with NaN, and returns the error that locates it; nil if
-// three steps succeed.
-func findCorrupted(t *testing.T, c Config, update bool, i, k int) *backend.NonFinite {
+// the first elements of its k-th operand overwritten with NaN, and returns the error that
+// locates it; nil if three steps succeed.
+func findCorrupted(t *testing.T, c Config, update bool, i, k, elems int) *backend.NonFinite {
 	j, err := NewJob(c, specOf(t, "emu"))
 	require.NoError(t, err)
 	devices, err := backend.Open("emu", backend.Options{Threads: 1})
@@ -147,12 +180,14 @@ func findCorrupted(t *testing.T, c Config, update bool, i, k int) *backend.NonFi
 	}
 	target := program.Nodes()[i]
 	x := target.Operands()[k].Tensor
-	nan := bytes.Repeat([]byte{0xff}, int(x.Bytes())) // NaN in every format
+	nan := bytes.Repeat([]byte{0xff}, x.DType.Bytes(elems)) // NaN in every format that has it
 	d.corrupt = func(n *backend.Node, m backend.Memory) error {
 		if n != target {
 			return nil
 		}
-		return m.Write(x, nan)
+		data, err := m.Read(x)
+		copy(data, nan)
+		return errors.Join(err, m.Write(x, data))
 	}
 	for range 3 {
 		res, err := tr.Next(t.Context())
