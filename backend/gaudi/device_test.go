@@ -77,7 +77,8 @@ var declines = []string{
 	"a transposed copy: GEMMs take operands either way", // no program for Gaudi has one
 	"Gaudi takes per-tensor scales only",                // in all GEMMs
 	"the format e4m3; the E4M3 of Gaudi 2", "the format e4m3; the E4M3 of Gaudi 3", "the format e4m3ieee; the E4M3 of Gaudi 3",
-	" × ", // a pair of formats that the matrix engine does not multiply
+	" × ",                 // a pair of formats that the matrix engine does not multiply
+	"signs from the seed", // of Hadamard
 	"balanced smoothing scales that are not powers of two",
 	"has an odd number of bytes, and HCCL moves two or four at a time",
 }
