@@ -12,7 +12,7 @@ var _ = implement((*builder).hadamard)
 // stride. Their order gives the bits of other backends, which a GEMM by H would not.
 func (b *builder) hadamard(o *backend.Hadamard) error {
 	if o.Control != nil {
-		return b.unsupported("signs from the seed: use fixed signs")
+		return b.unsupported("signs from the seed: give it fixed signs (in a recipe, signs = %q)", "te")
 	}
 	unit, size := uint64(1), uint64(o.Size) // unit: distance of the elements of a group
 	if o.Columns {
