@@ -82,12 +82,13 @@ var peers = []Recipe{
 		Rows: uniform(Row{DType: fp8.E2M1, Scaling: Current, Granularity: By(1, 32), Scale: E8M0},
 			Row{Operand: Grad, Rounding: stochastic}), History: 16,
 	},
+	// The groups have 16 tokens, not a block's 32: every FP8 recipe accepts multiples of 16.
 	{
 		Name: "mxfp4-rht", Summary: "mxfp4 with a random Hadamard transform in weight gradients",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: uniform(Row{DType: fp8.E2M1, Scaling: Current, Granularity: By(1, 32), Scale: E8M0},
 			Row{Operand: Grad, Rounding: stochastic},
-			Row{GEMM: Wgrad, Hadamard: Hadamard{32, SeedSigns}}), History: 16,
+			Row{GEMM: Wgrad, Hadamard: Hadamard{16, SeedSigns}}), History: 16,
 	},
 	// NVIDIA's recipe keeps the first 2 and the last 8 layers in BF16: its exceptions
 	// precede the others.
