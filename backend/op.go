@@ -20,7 +20,7 @@ type Op interface {
 // that list the ops they run.
 func Ops() []Op {
 	return []Op{
-		&MatMul{}, &Epilogue{}, &Quantize{}, &Amax{}, &UpdateScale{}, &PushHistory{}, &Fill{},
+		&MatMul{}, &Epilogue{}, &Hadamard{}, &Quantize{}, &Amax{}, &UpdateScale{}, &PushHistory{}, &Fill{},
 		&Embed{}, &EmbedGrad{}, &Add{}, &RMSNorm{}, &RMSNormGrad{}, &Rope{},
 		&Attention{}, &AttentionGrad{}, &CacheWrite{},
 		&SwiGLU{}, &SwiGLUAmax{}, &SwiGLUGrad{}, &SmoothScale{}, &Activation{}, &ActivationGrad{},

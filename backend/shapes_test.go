@@ -92,6 +92,24 @@ func TestShapeErrors(t *testing.T) {
 		{"epilogue: Out is t2:e4m3[2, 5] with blocks of 1x*: the output of a GEMM takes one scale", func(m *maker) backend.Op {
 			return &backend.Epilogue{X: m.f(2, 5), Out: m.blocked(backend.PerRow, 2, 5)}
 		}},
+		{"hadamard: Size is 12, expected a power of two from 4 to 128", func(m *maker) backend.Op {
+			return &backend.Hadamard{X: m.f(2, 12), Out: to(m.f(2, 12)), Size: 12}
+		}},
+		{"hadamard: Size is 256, expected", func(m *maker) backend.Op {
+			return &backend.Hadamard{X: m.f(2, 256), Out: to(m.f(2, 256)), Size: 256}
+		}},
+		{"hadamard: X is t1:fp32[8, 12], whose 12 columns are not a multiple of Size, 8", func(m *maker) backend.Op {
+			return &backend.Hadamard{X: m.f(8, 12), Out: to(m.f(8, 12)), Size: 8}
+		}},
+		{"hadamard: X is t1:fp32[12, 8], whose 12 rows are not a multiple of Size, 8", func(m *maker) backend.Op {
+			return &backend.Hadamard{X: m.f(12, 8), Out: to(m.f(12, 8)), Size: 8, Columns: true}
+		}},
+		{"hadamard: Signs is 0xd7e8, but with Control the signs come from the seed", func(m *maker) backend.Op {
+			return &backend.Hadamard{X: m.f(2, 8), Control: m.i(backend.ControlWords), Out: to(m.f(2, 8)), Size: 8, Signs: 0xd7e8}
+		}},
+		{"hadamard: X is t1:e4m3[2, 8], expected one of", func(m *maker) backend.Op {
+			return &backend.Hadamard{X: m.q(2, 8), Out: to(m.f(2, 8)), Size: 8}
+		}},
 		{`Stream is "u", but the rounding of t2:e4m3[2, 3] draws no random bits`, func(m *maker) backend.Op {
 			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.q(2, 3), Stream: "u"}}}
 		}},

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"fmt"
 	"slices"
 
 	"octet/backend"
@@ -9,7 +10,8 @@ import (
 )
 
 // Copy describes a copy of a tensor that a GEMM reads: the recipe's cast, and the block of
-// the stored tensor that shares a scale. Layers return the copies that they read.
+// the stored tensor that shares a scale. Hadamard rotates along the columns of the tensor,
+// since only wgrad reads rotated copies. Layers return the copies that they read.
 type Copy struct {
 	recipe.Cast
 	Block backend.ScaleBlock
@@ -77,6 +79,9 @@ func (s *Scales) declare(name string, weight bool, casts []Copy) *Slot {
 		if c.blockScaled() {
 			copyName += "." + c.Block.String()
 		}
+		if c.Hadamard.On() {
+			copyName += "." + hadamardName(c.Hadamard)
+		}
 		for _, more := range []string{c.Scaling.String() + "." + c.Rounding.String(), c.Scale.String()} {
 			if slices.Contains(sl.names, copyName) {
 				copyName += "." + more
@@ -90,6 +95,9 @@ func (s *Scales) declare(name string, weight bool, casts []Copy) *Slot {
 	}
 	return sl
 }
+
+// hadamardName returns the part of a copy's name that tells its rotation from others.
+func hadamardName(h recipe.Hadamard) string { return fmt.Sprintf("hadamard%d%s", h.Size, h.Signs) }
 
 // add appends a copy to a slot.
 func (s *Scales) add(sl *Slot, c Copy, copyName string, r *record) {

@@ -34,6 +34,9 @@
 // square, a tensor needs one copy per GEMM: x with blocks along its rows for
 // fprop, along its columns for wgrad.
 //
+// A recipe may rotate x and dy of wgrad along K by a Hadamard transform before their casts.
+// Rotated copies are further copies in their slots, with scales and records of their own.
+//
 // Evaluation and generation freeze all per-tensor scales: a maximum over tokens
 // would leak later tokens into earlier ones. Scales that belong to one token
 // are still computed from that token.

@@ -16,7 +16,7 @@ import (
 //	wgrad    dW [out, in]     = dyᵀ [out, tokens] · x [tokens, in]  tokens
 //
 // The recipe gives each of the six operands a cast: format, scaling, granularity, scale
-// format, rounding ([recipe.Recipe.Cast]). Each of x, dy and W has two readers: fprop and
+// format, rounding, rotation ([recipe.Recipe.Cast]). Each of x, dy and W has two readers: fprop and
 // wgrad read x, dgrad and wgrad read dy, fprop and dgrad read W. Readers with equal casts
 // share one copy; a tensor and its copies are a [Slot] ([Base.Slot]).
 //
@@ -41,6 +41,10 @@ import (
 //     ([Pass.Close]). For W they read the master;
 //   - per-row and per-block: by the cast itself, from the elements of each row or block of
 //     a stored copy, for W of the master.
+//
+// A Hadamard transform of wgrad rotates x and dy along tokens before the cast. It reads the
+// stored copy and rounds its result to the compute format, as Transformer Engine does; the
+// amax is that of the result ([backend.Hadamard], [Pass.Close]).
 //
 // In evaluation and generation (mode [Frozen]) a current per-tensor scale of x comes from the
 // amax history, too: a maximum over tokens would let earlier tokens depend on later ones.
@@ -121,6 +125,12 @@ func (l *Linear) check() error {
 		if err := c.Validate(); err != nil {
 			return fmt.Errorf("%s: %s of %s: %w", l.Scope, c.operand, c.gemm, err)
 		}
+		if c.Hadamard.On() && c.gemm != recipe.Wgrad {
+			return fmt.Errorf("%s: %s of %s has %s, but both operands of a GEMM must be rotated, and weights are not (use gemm wgrad)", l.Scope, c.operand, c.gemm, c.Hadamard)
+		}
+	}
+	if a, b := l.wgrad.a.Hadamard, l.wgrad.b.Hadamard; a != b {
+		return fmt.Errorf("%s: grad of wgrad has %s and input %s: wgrad keeps its result only if both are rotated alike (give both one row, with gemm wgrad and no operand)", l.Scope, a, b)
 	}
 	if l.fprop.a.Block.Rows > 1 {
 		return fmt.Errorf("%s: input of fprop: %s shares scales between tokens, so a token would depend on later ones (use granularity 1x128)", l.Scope, l.fprop.a)

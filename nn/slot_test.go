@@ -119,6 +119,91 @@ func TestInvalidCastsAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "layers.0.self_attn.q_proj: weight of fprop: e4m3 current e8m0")
 }
 
+// A rotation of one operand alone would change the GEMM's result.
+func TestRotationsOfOneOperandAreRefused(t *testing.T) {
+	for want, row := range map[string]recipe.Row{
+		"layers.0.self_attn.q_proj: input of fprop has hadamard 16 signs te, but both operands of a GEMM must be rotated, and weights are not (use gemm wgrad)": {},
+		"weight of fprop has hadamard 16 signs te":                                      {Operand: recipe.Weight},
+		"grad of dgrad has hadamard 16 signs te":                                        {GEMM: recipe.Dgrad, Operand: recipe.Grad},
+		"grad of wgrad has hadamard 16 signs te and input none: wgrad keeps its result": {GEMM: recipe.Wgrad, Operand: recipe.Grad},
+		"grad of wgrad has none and input hadamard 16 signs te":                         {GEMM: recipe.Wgrad, Operand: recipe.Input},
+	} {
+		row.Hadamard = recipe.Hadamard{Size: 16, Signs: recipe.TESigns}
+		_, err := model(t, "nvfp4-plain", row)
+		require.ErrorContains(t, err, want)
+	}
+	_, err := model(t, "nvfp4", recipe.Row{Operand: recipe.Grad, Hadamard: recipe.Hadamard{Size: 16}})
+	require.ErrorContains(t, err, "grad of dgrad has hadamard 16")
+	_, err = model(t, "nvfp4", recipe.Row{GEMM: recipe.Wgrad, Operand: recipe.Grad, Hadamard: recipe.Hadamard{Size: 16}})
+	require.ErrorContains(t, err, "grad of wgrad has hadamard 16 and input hadamard 16 signs te")
+	_, err = model(t, "fp8-smooth", recipe.Row{GEMM: recipe.Wgrad, Hadamard: recipe.Hadamard{Size: 16}})
+	require.NoError(t, err, "of plain SwiGLU")
+}
+
+// Both operands of each wgrad are cast from rotations of x and dy in the compute format,
+// with the rotations' own amaxes; nothing else is rotated.
+func TestRotatedCopies(t *testing.T) {
+	for _, name := range []string{"nvfp4", "mxfp4-rht", "fp8-current", "fp8-delayed"} {
+		var rows []recipe.Row
+		if name == "fp8-current" || name == "fp8-delayed" {
+			rows = append(rows, recipe.Row{GEMM: recipe.Wgrad, Hadamard: recipe.Hadamard{Size: 8}})
+		}
+		m, err := model(t, name, rows...)
+		require.NoError(t, err)
+		p := micro(t, m, nn.Train)
+		castFrom, rotation, amaxOf := map[*backend.Tensor]*backend.Tensor{}, map[*backend.Tensor]*backend.Hadamard{}, map[*backend.Tensor]*backend.Tensor{}
+		amaxes := map[*backend.Tensor]*backend.Tensor{} // of the scales
+		for _, n := range p.Nodes() {
+			switch op := n.Op.(type) {
+			case *backend.Hadamard:
+				rotation[op.Out[0].Out] = op
+				require.Equal(t, fp8.BF16, op.Out[0].Out.DType)
+				require.True(t, op.Columns)
+				require.Equal(t, name == "mxfp4-rht", op.Control != nil)
+			case *backend.Amax:
+				amaxOf[op.Out] = op.X
+			case *backend.UpdateScale:
+				amaxes[op.Scale] = op.History
+			case *backend.Quantize:
+				for _, c := range op.Out {
+					castFrom[c.Out] = op.X
+					if a := amaxes[c.Scale]; a != nil {
+						require.Same(t, op.X, amaxOf[a], "%s: the scale of another tensor", c.Out)
+					}
+				}
+			}
+		}
+		require.NotEmpty(t, rotation)
+		wgrads := 0
+		for _, n := range p.Nodes() {
+			op, ok := n.Op.(*backend.MatMul)
+			if !ok || !op.A.DType.IsQuantized() {
+				continue
+			}
+			a, b := rotation[castFrom[op.A]], rotation[castFrom[op.B]]
+			if !op.TransA {
+				require.True(t, a == nil && b == nil, n.Path())
+				continue
+			}
+			wgrads++
+			require.True(t, a != nil && b != nil, n.Path())
+			require.Equal(t, []any{a.Size, a.Signs, a.Control}, []any{b.Size, b.Signs, b.Control})
+		}
+		require.Equal(t, 7, wgrads, name)
+		for _, n := range micro(t, mustModel(t, name, rows...), nn.Frozen).Nodes() {
+			_, ok := n.Op.(*backend.Hadamard)
+			require.False(t, ok, "%s: a rotation mixes tokens", name)
+		}
+	}
+}
+
+func mustModel(t *testing.T, name string, exceptions ...recipe.Row) *nn.Model {
+	t.Helper()
+	m, err := model(t, name, exceptions...)
+	require.NoError(t, err)
+	return m
+}
+
 // Records whose scales are rounded down to powers of two are updated by another op
 // than records whose scales are not.
 func TestScalesHaveTheirFormat(t *testing.T) {

@@ -1,7 +1,9 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -14,9 +16,10 @@ type Value struct {
 	slot   *Slot
 	copies []*backend.Tensor
 
-	casts []backend.Cast  // of the op that computes it
-	later []int           // copies whose scales depend on the finished result
-	wide  *backend.Tensor // the copy in the compute format, or nil
+	casts   []backend.Cast    // of the op that computes it
+	later   []int             // copies that are cast from the finished result
+	wide    *backend.Tensor   // the copy in the compute format, or nil
+	rotated []*backend.Tensor // what a rotated copy is cast from; nil for other copies
 }
 
 // Store appends the op that computes a slot's tensor [rows, cols] and the casts after it.
@@ -32,12 +35,12 @@ func (p *Pass) Store(s *Slot, rows, cols int, op func(out []backend.Cast) backen
 // follow the op. Store is simpler for an op with one result.
 //
 // Casts whose scale is known before the op become its epilogue. A current scale
-// needs the amax of the tensor or of its blocks, so those copies are cast from a
-// stored copy in the compute format.
+// needs the amax of the tensor or of its blocks, and a rotation the elements of other
+// tokens, so those copies are cast from a stored copy in the compute format.
 func (p *Pass) Open(s *Slot, rows, cols int) *Value {
-	v := &Value{slot: s, copies: make([]*backend.Tensor, len(s.casts))}
+	v := &Value{slot: s, copies: make([]*backend.Tensor, len(s.casts)), rotated: make([]*backend.Tensor, len(s.casts))}
 	for i, c := range s.casts {
-		if p.Mode == Frozen && c.blockScaled() && c.Block.Rows != 1 {
+		if p.Mode == Frozen && (c.blockScaled() && c.Block.Rows != 1 || c.Hadamard.On()) {
 			continue // tokens share scales: only a backward reads this copy
 		}
 		t := p.root.Temp(s.name+"."+s.names[i], c.DType, rows, cols)
@@ -48,7 +51,7 @@ func (p *Pass) Open(s *Slot, rows, cols int) *Value {
 			if c.DType == p.compute {
 				v.wide = t
 			}
-		case p.scaling(c) == recipe.Current:
+		case p.scaling(c) == recipe.Current || c.Hadamard.On():
 			v.later = append(v.later, i)
 		default:
 			v.casts = append(v.casts, p.cast(s, i, t))
@@ -65,13 +68,13 @@ func (p *Pass) Open(s *Slot, rows, cols int) *Value {
 // Casts returns the casts through which the op that computes an open value stores it.
 func (v *Value) Casts() []backend.Cast { return v.casts }
 
-// Close appends what follows the op that computed the values: the amax, the scales and
-// the casts of current scaling, and the telemetry of a health pass.
+// Close appends what follows the op that computed the values: rotations, the amax, the
+// scales and the casts of current scaling, and the telemetry of a health pass.
 func (p *Pass) Close(values ...*Value) {
 	for _, v := range values {
 		p.castLater(v)
 		for i, t := range v.copies {
-			p.castHealth(v.slot, i, v.wide, t)
+			p.castHealth(v.slot, i, cmp.Or(v.rotated[i], v.wide), t)
 		}
 	}
 }
@@ -123,19 +126,43 @@ func (p *Pass) rounded(c Copy, cast backend.Cast) backend.Cast {
 	return cast
 }
 
-// castLater appends the casts of current scaling.
+// castLater appends the casts of the finished result and of its rotations.
 func (p *Pass) castLater(v *Value) {
-	if len(v.later) == 0 {
-		return
+	var done []recipe.Hadamard
+	for _, i := range v.later {
+		if h := v.slot.casts[i].Hadamard; !slices.Contains(done, h) {
+			done = append(done, h)
+			p.castRotated(v, h)
+		}
 	}
+}
+
+// castRotated appends the rotation h of the finished result, if h rotates, and the casts of
+// the copies that have it.
+func (p *Pass) castRotated(v *Value, h recipe.Hadamard) {
 	var amax *backend.Tensor
-	q := &backend.Quantize{X: v.wide}
+	x, name := v.wide, v.slot.name
+	if h.On() {
+		name += "." + hadamardName(h)
+		x = p.rotate(v.wide, h, name)
+	}
+	q := &backend.Quantize{X: x}
 	for _, i := range v.later {
 		c, r, t := v.slot.casts[i], v.slot.recs[i], v.copies[i]
-		cast, inverse, name := backend.Cast{Out: t}, &t.Scale, ".scale_inv"
+		if c.Hadamard != h {
+			continue
+		}
+		if h.On() {
+			v.rotated[i] = x
+		}
+		if p.scaling(c) != recipe.Current {
+			q.Out = append(q.Out, p.cast(v.slot, i, t))
+			continue
+		}
+		cast, inverse, suffix := backend.Cast{Out: t}, &t.Scale, ".scale_inv"
 		if c.blockScaled() {
 			c.declareScale(t, p.root.Temp)
-			cast, inverse, name = c.blockCast(t), &t.Outer, ".outer"
+			cast, inverse, suffix = c.blockCast(t), &t.Outer, ".outer"
 		}
 		switch {
 		case r == nil:
@@ -143,11 +170,11 @@ func (p *Pass) castLater(v *Value) {
 			cast.Scale, *inverse = r.scale, r.scaleInv
 		default:
 			if amax == nil {
-				amax = p.root.Temp(v.slot.name+".amax", fp8.F32, 1)
-				p.Add(&backend.Amax{X: v.wide, Out: amax})
+				amax = p.root.Temp(name+".amax", fp8.F32, 1)
+				p.Add(&backend.Amax{X: x, Out: amax})
 			}
 			cast.Scale = p.root.Temp(t.Name+".scale", fp8.F32, 1)
-			*inverse = p.root.Temp(t.Name+name, fp8.F32, 1)
+			*inverse = p.root.Temp(t.Name+suffix, fp8.F32, 1)
 			p.Add(&backend.UpdateScale{
 				History: amax, Seen: r.amax, Scale: cast.Scale, ScaleInv: *inverse,
 				Limit: c.Limit(), Pow2: c.pow2(), Outer: c.Scale.Outer,
@@ -156,4 +183,15 @@ func (p *Pass) castLater(v *Value) {
 		q.Out = append(q.Out, p.rounded(c, cast))
 	}
 	p.Add(q)
+}
+
+// rotate appends the rotation h of x along its columns, stored in the compute format.
+func (p *Pass) rotate(x *backend.Tensor, h recipe.Hadamard, name string) *backend.Tensor {
+	t := p.root.Temp(name, p.compute, x.Rows(), x.Cols())
+	op := &backend.Hadamard{X: x, Out: []backend.Cast{{Out: t}}, Size: h.Size, Columns: true, Signs: h.Mask()}
+	if h.Signs == recipe.SeedSigns {
+		op.Control = p.Control
+	}
+	p.Add(op)
+	return t
 }

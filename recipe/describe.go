@@ -92,6 +92,13 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 	if r.anyCast(layers, func(c Cast) bool { return c.DType.IsQuantized() && c.Granularity != PerTensor }) {
 		fmt.Fprintln(t, "row, block scales\tcurrent")
 	}
+	for _, h := range r.Hadamards(layers) {
+		text := "rotates both operands along K before the cast"
+		if h.Signs != NoSigns {
+			text += ", signs " + h.Signs.String()
+		}
+		fmt.Fprintf(t, "hadamard %d\t%s\n", h.Size, text)
+	}
 	if r.Smooth.On() {
 		fmt.Fprintf(t, "smooth-swiglu\t%s\n", r.Smooth)
 	}
@@ -163,11 +170,15 @@ func (r Recipe) anyCast(layers []Layer, f func(Cast) bool) bool {
 // share a line.
 func (r Recipe) describeGEMMs(g group) (lines [][]string) {
 	for p, gemm := range GEMMs {
-		a, b := r.describeCast(g, p, 0), r.describeCast(g, p, 1)
-		if n := len(lines); n > 0 && lines[n-1][1] == a && lines[n-1][2] == b {
-			lines[n-1][0] += ", " + gemm.GEMM.String()
+		a, b, name := r.describeCast(g, p, 0), r.describeCast(g, p, 1), gemm.GEMM.String()
+		h := g.casts[p][0].Hadamard
+		if h.On() {
+			name += fmt.Sprintf(" hadamard %d", h.Size) // the end of the table has the signs
+		}
+		if n := len(lines); n > 0 && lines[n-1][1] == a && lines[n-1][2] == b && !h.On() {
+			lines[n-1][0] += ", " + name
 		} else {
-			lines = append(lines, []string{"  " + gemm.GEMM.String(), a, b})
+			lines = append(lines, []string{"  " + name, a, b})
 		}
 	}
 	return lines
@@ -177,7 +188,10 @@ func (r Recipe) describeGEMMs(g group) (lines [][]string) {
 // "smooth", which implies a current scale unless the text says delayed.
 func (r Recipe) describeCast(g group, gemm, side int) string {
 	c := g.casts[gemm][side]
-	c.Margin = 0 // the table states margins once, at its end
+	c.Margin = 0                                      // the table states margins once, at its end
+	if c.Hadamard == g.casts[gemm][1-side].Hadamard { // and the rotation beside the GEMM
+		c.Hadamard = Hadamard{}
+	}
 	s := c.String()
 	if c.Granularity != PerTensor { // the end of the table says so
 		s = strings.Replace(s, " "+Current.String(), "", 1)

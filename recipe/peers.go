@@ -77,10 +77,30 @@ var peers = []Recipe{
 			Row{Scope: "layers.*", Operand: Grad, DType: fp8.E3M2}), History: 16,
 	},
 	{
-		Name: "mxfp4", Summary: "MXFP4: E2M1, blocks of 32, E8M0 scales, stochastic gradients",
+		Name: "mxfp4", Summary: "MXFP4: E2M1, blocks of 32, E8M0, stochastic gradients",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: uniform(Row{DType: fp8.E2M1, Scaling: Current, Granularity: By(1, 32), Scale: E8M0},
 			Row{Operand: Grad, Rounding: stochastic}), History: 16,
+	},
+	// The groups have 16 tokens, not a block's 32: every FP8 recipe accepts multiples of 16.
+	{
+		Name: "mxfp4-rht", Summary: "mxfp4 with a random Hadamard transform in weight gradients",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: uniform(Row{DType: fp8.E2M1, Scaling: Current, Granularity: By(1, 32), Scale: E8M0},
+			Row{Operand: Grad, Rounding: stochastic},
+			Row{GEMM: Wgrad, Hadamard: Hadamard{16, SeedSigns}}), History: 16,
+	},
+	// NVIDIA's recipe keeps the first 2 and the last 8 layers in BF16: its exceptions
+	// precede the others.
+	{
+		Name: "nvfp4", Summary: "NVFP4 with a Hadamard transform in weight gradients",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: nvfp4Rows(Row{GEMM: Wgrad, Hadamard: Hadamard{16, TESigns}}), History: 16,
+	},
+	{
+		Name: "nvfp4-wgrad-bf16", Summary: "NVFP4 with weight gradients in BF16",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: nvfp4Rows(Row{GEMM: Wgrad, DType: fp8.BF16}), History: 16,
 	},
 	{
 		Name: "nvfp4-plain", Summary: "NVFP4 in all linear layers, without its controls",

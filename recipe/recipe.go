@@ -11,8 +11,8 @@
 //	wgrad   dW = dyᵀ · x     grad, input
 //
 // A row matches by the layer's path, the GEMM and the operand. It sets any of
-// format, scaling, granularity, scale format and rounding. The first matching row
-// that sets a field decides it, so an exception sets only the fields that differ
+// format, scaling, granularity, scale format, rounding and rotation. The first matching
+// row that sets a field decides it, so an exception sets only the fields that differ
 // and precedes the general row.
 //
 // Most recipes store activations and weights in E4M3, which has more precision,
@@ -87,6 +87,7 @@ type Row struct {
 	Granularity Granularity
 	Scale       ScaleFormat
 	Rounding    *fp8.Rounding
+	Hadamard    Hadamard
 }
 
 func (r Row) matches(scope string, g GEMM, o Operand) bool {
@@ -106,6 +107,7 @@ type Cast struct {
 	Scale       ScaleFormat
 	Rounding    fp8.Rounding
 	Margin      int // binades kept free below the format's largest value
+	Hadamard    Hadamard
 }
 
 // Limit returns the magnitude that the tensor's amax is scaled to: the format's
@@ -135,6 +137,9 @@ func (c Cast) String() string {
 		if c.Margin != 0 {
 			s += fmt.Sprintf(" margin %d", c.Margin)
 		}
+		if c.Hadamard.On() {
+			s += " " + c.Hadamard.String()
+		}
 	}
 	if c.Rounding == fp8.Stochastic {
 		s += " stochastic"
@@ -154,7 +159,7 @@ func (c Cast) Validate() error {
 	case c.Scale.DType != fp8.F32 && c.Granularity == PerTensor:
 		return fmt.Errorf("%s: %s is a format of block scales (use scale pow2, or granularity 1x32)", c, c.Scale)
 	}
-	return nil
+	return c.Hadamard.Validate()
 }
 
 // Recipe chooses the formats of all GEMM operands and of the optimizer state.
@@ -194,6 +199,7 @@ func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 		c.Scaling = cmp.Or(c.Scaling, row.Scaling)
 		c.Granularity = cmp.Or(c.Granularity, row.Granularity)
 		c.Scale = cmp.Or(c.Scale, row.Scale)
+		c.Hadamard = cmp.Or(c.Hadamard, row.Hadamard)
 		if !rounding && row.Rounding != nil {
 			c.Rounding, rounding = *row.Rounding, true
 		}
@@ -204,6 +210,9 @@ func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 	c.Scaling = cmp.Or(c.Scaling, Current)
 	c.Granularity = cmp.Or(c.Granularity, PerTensor)
 	c.Scale = cmp.Or(c.Scale, Pow2)
+	if !c.Hadamard.On() {
+		c.Hadamard = Hadamard{}
+	}
 	if o == Weight {
 		c.Rounding = fp8.Nearest
 	}
@@ -264,12 +273,15 @@ func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool
 		if e.Rounding != nil {
 			row.Rounding = nil
 		}
+		if e.Hadamard != (Hadamard{}) {
+			row.Hadamard = Hadamard{}
+		}
 	}
 	if row.DType != fp8.Invalid {
 		return true
 	}
 	scaling := row.Scaling != NotGiven && r.smoothScaling(l, o) == NotGiven
-	return r.Cast(l, g, o).DType.IsQuantized() && (scaling || row.Granularity != (Granularity{}) || row.Scale != (ScaleFormat{}) || row.Rounding != nil)
+	return r.Cast(l, g, o).DType.IsQuantized() && (scaling || row.Granularity != (Granularity{}) || row.Scale != (ScaleFormat{}) || row.Rounding != nil || row.Hadamard != (Hadamard{}))
 }
 
 // format returns the format of an operand. In a recipe that For has resolved for a
@@ -306,6 +318,9 @@ func (r Recipe) Validate() error {
 		}
 		if row.Operand == Weight && row.Rounding != nil && *row.Rounding != fp8.Nearest {
 			return fmt.Errorf("%s: rounding of weights must be nearest, since every load casts them again (use nearest)", where)
+		}
+		if err := row.Hadamard.Validate(); err != nil {
+			return fmt.Errorf("%s: %w", where, err)
 		}
 		switch {
 		case row.DType == fp8.Invalid || row.DType.IsQuantized() || row.DType == r.Compute:

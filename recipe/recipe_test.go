@@ -118,6 +118,42 @@ func TestFirstRowThatSetsAFieldWins(t *testing.T) {
 	require.Zero(t, r.Cast(at("layers.7.self_attn.o_proj"), Dgrad, Grad).Margin, "a current scale needs no margin")
 }
 
+// A row decides a rotation as a whole, size 1 turns it off, and operands that are not
+// quantized have none. Its table names it beside the GEMM.
+func TestHadamard(t *testing.T) {
+	r := lookup(t, "nvfp4")
+	r.Rows = append([]Row{
+		{Scope: "layers.0.*", GEMM: Wgrad, Hadamard: Hadamard{Size: 32}},
+		{Scope: "layers.1.*", GEMM: Wgrad, Hadamard: Hadamard{Size: 1}},
+		{Scope: "layers.2.*", DType: fp8.BF16},
+	}, r.Rows...)
+	for i, want := range []Hadamard{{Size: 32}, {}, {}, {16, TESigns}} {
+		layer := Layer{Scope: fmt.Sprintf("layers.%d.mlp.up_proj", i)}
+		for _, o := range []Operand{Grad, Input} {
+			require.Equal(t, want, r.Cast(layer, Wgrad, o).Hadamard, i)
+		}
+		require.Zero(t, r.Cast(layer, Fprop, Input).Hadamard)
+	}
+	require.Equal(t, []Hadamard{{Size: 32}, {16, TESigns}}, r.Hadamards(decoder(4)))
+	require.Equal(t, uint16(0xd7e8), Hadamard{16, TESigns}.Mask())
+
+	var b strings.Builder
+	require.NoError(t, r.Describe(&b, decoder(4)))
+	require.Contains(t, b.String(), `
+  fprop                e2m1 1x16 e4m3+fp32             e2m1 16x16 e4m3+fp32
+  dgrad                e2m1 1x16 e4m3+fp32 stochastic  e2m1 16x16 e4m3+fp32
+  wgrad hadamard 32    e2m1 1x16 e4m3+fp32 stochastic  e2m1 1x16 e4m3+fp32
+`)
+	require.Contains(t, b.String(), "\nhadamard 16        rotates both operands along K before the cast, signs te\n")
+	for _, name := range Names() { // mxfp4-rht has equal casts in dgrad and wgrad
+		b.Reset()
+		require.NoError(t, lookup(t, name).Describe(&b, decoder(2)))
+		for line := range strings.Lines(b.String()) {
+			require.Less(t, len(line), 82, line)
+		}
+	}
+}
+
 func TestLimitLeavesTheMargin(t *testing.T) {
 	require.Equal(t, float32(448), Cast{DType: fp8.E4M3}.Limit())
 	require.Equal(t, float32(57344.0/16), Cast{DType: fp8.E5M2, Margin: 4}.Limit())
@@ -258,6 +294,7 @@ func TestRowHasEffect(t *testing.T) {
 		{"a granularity", "fp8-current", []Row{{Scope: up, Granularity: PerRow}}, true},
 		{"a scale format", "fp8-current", []Row{{Scope: up, Scale: Exact}}, true},
 		{"a rounding", "fp8-current", []Row{{Scope: up, Operand: Grad, Rounding: &stochastic}}, true},
+		{"a rotation", "nvfp4-plain", []Row{{GEMM: Wgrad, Hadamard: Hadamard{Size: 16}}}, true},
 		{"nothing", "fp8-current", []Row{{Scope: up}}, false},
 		{"a layer beyond the model's", "fp8-current", []Row{{Scope: "layers.2.mlp.up_proj", Granularity: PerRow}}, false},
 		{"an operand that the GEMM does not have", "fp8-current", []Row{{GEMM: Fprop, Operand: Grad, Granularity: PerRow}}, false},
@@ -267,6 +304,7 @@ func TestRowHasEffect(t *testing.T) {
 		{"a granularity, set earlier", "fp8-current", []Row{{Granularity: By(1, 128)}, {Scope: up, Granularity: PerRow}}, false},
 		{"a scale format, set earlier", "fp8-current", []Row{{Scale: Pow2}, {Scope: up, Scale: Exact}}, false},
 		{"a rounding, set earlier", "fp8-current", []Row{{Rounding: nearest}, {Scope: up, Operand: Grad, Rounding: &stochastic}}, false},
+		{"a rotation, set earlier", "nvfp4", []Row{{Hadamard: Hadamard{Size: 1}}, {GEMM: Wgrad, Hadamard: Hadamard{Size: 32}}}, false},
 		{"other fields of a row whose format is set earlier", "fp8-current", []Row{{DType: fp8.E5M2}, {Scope: up, DType: fp8.E4M3, Granularity: PerRow}}, true},
 		{"an earlier row of another layer", "fp8-current", []Row{{Scope: down, Granularity: By(1, 128)}, {Scope: up, Granularity: PerRow}}, true},
 
@@ -274,6 +312,7 @@ func TestRowHasEffect(t *testing.T) {
 		{"a scaling where nothing is FP8", "bf16", []Row{{Scope: up, Scaling: Delayed}}, false},
 		{"a granularity where nothing is FP8", "bf16", []Row{{Scope: up, Granularity: PerRow}}, false},
 		{"a scale format where nothing is FP8", "bf16", []Row{{Scope: up, Scale: Exact}}, false},
+		{"a rotation where nothing is FP8", "bf16", []Row{{GEMM: Wgrad, Hadamard: Hadamard{Size: 32}}}, false},
 		{"a rounding where nothing is FP8", "bf16", []Row{{Scope: up, Rounding: nearest}}, false},
 		{"a scaling that Smooth-SwiGLU chooses", "fp8-smooth", []Row{{Scope: down, Operand: Input, Scaling: Unit}}, false},
 		{"a scaling that Smooth-SwiGLU leaves to the rows", "fp8-smooth", []Row{{Scope: down, Operand: Grad, Scaling: Unit}}, true},

@@ -117,7 +117,7 @@ type RecipeChange struct {
 	Recipe string `toml:"recipe"`
 }
 
-// PrecisionRow sets any of format, scaling, granularity, scale format and rounding
+// PrecisionRow sets any of format, scaling, granularity, scale format, rounding and rotation
 // of the operands that it matches. These rows precede the recipe's rows.
 type PrecisionRow struct {
 	Scope       string `toml:"scope"`                 // glob on the layer's path: "layers.0.mlp.*"
@@ -128,6 +128,8 @@ type PrecisionRow struct {
 	Granularity string `toml:"granularity,omitempty"` // tensor, row, 1x128, 128x128 or 1x32
 	Scale       string `toml:"scale,omitempty"`       // pow2, fp32 or e8m0
 	Rounding    string `toml:"rounding,omitempty"`    // nearest or stochastic
+	Hadamard    int    `toml:"hadamard,omitempty"`    // elements of a group that is rotated along K: 4 to 128; 1: none
+	Signs       string `toml:"signs,omitempty"`       // of the rotation: te or seed; empty: none
 }
 
 // Checkpoint configures when checkpoints are written and which are kept.

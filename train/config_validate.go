@@ -321,14 +321,22 @@ func (v *validator) row(at string, r PrecisionRow) {
 	_, err = recipe.ParseScaleFormat(r.Scale)
 	v.parsed(at+".scale", err)
 	v.rounding(at+".rounding", r.Rounding)
-	if r.Format == "" && r.Scaling == "" && r.Granularity == "" && r.Scale == "" && r.Rounding == "" {
-		v.fail("%s sets nothing; give it a format, a scaling, a granularity, a scale or a rounding", at)
+	signs, err := recipe.ParseSigns(r.Signs)
+	v.parsed(at+".signs", err)
+	if err := (recipe.Hadamard{Size: r.Hadamard, Signs: signs}).Validate(); err != nil {
+		v.fail("%s: %v", at, err)
+	}
+	if (r == PrecisionRow{Scope: r.Scope, GEMM: r.GEMM, Operand: r.Operand}) {
+		v.fail("%s sets nothing; give it a format, a scaling, a granularity, a scale, a rounding or a hadamard", at)
 	}
 	if d, err := fp8.ParseDType(r.Format); err == nil && !d.IsQuantized() {
 		for _, f := range []struct{ name, value string }{{"scaling", r.Scaling}, {"granularity", r.Granularity}, {"scale", r.Scale}} {
 			if f.value != "" {
 				v.fail("%s: %s = %q does not apply to format = %q, which has no scale; drop one of them", at, f.name, f.value, r.Format)
 			}
+		}
+		if r.Hadamard != 0 {
+			v.fail("%s: hadamard = %d does not apply to format = %q, which is cast without a rotation; drop one of them", at, r.Hadamard, r.Format)
 		}
 	}
 	if r.Operand == "grad" && r.GEMM == "fprop" || r.Operand == "weight" && r.GEMM == "wgrad" || r.Operand == "input" && r.GEMM == "dgrad" {

@@ -98,6 +98,21 @@ func TestActivationDecidesOnSmoothing(t *testing.T) {
 	}
 }
 
+// A rotation divides the tokens of a micro-batch, under every recipe of the run.
+func TestRotationsDivideTheTokens(t *testing.T) {
+	c := small(t, "mxfp4-rht")
+	c.Data.Seq, c.Train.MicroBatch = 16, 3
+	_, err := NewJob(c, specOf(t, "emu"))
+	require.NoError(t, err)
+	c.Precision.Rows = []PrecisionRow{{Scope: "layers.*", GEMM: "wgrad", Hadamard: 32}}
+	const want = "recipe mxfp4-rht rotates groups of 32 tokens (hadamard), but train.micro_batch = 3 sequences of data.seq = 16 are 48 tokens; use data.seq = 32"
+	_, err = NewJob(c, specOf(t, "emu"))
+	require.ErrorContains(t, err, want)
+	c.Recipe = "bf16"
+	_, err = NewJob(scheduled(c, RecipeChange{3, "mxfp4-rht"}), specOf(t, "emu"))
+	require.ErrorContains(t, err, want)
+}
+
 func TestScopesMustMatch(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.7.mlp.*", Format: "bf16"}}

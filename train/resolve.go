@@ -82,6 +82,9 @@ func (c *Config) Resolve() error {
 	if r, err = c.ResolvedRecipe(); err != nil {
 		return err
 	}
+	if err := c.checkRotations(r, layers); err != nil {
+		return err
+	}
 	if len(c.Precision.Schedule) > 0 {
 		_, err := c.phases()
 		return err
@@ -108,6 +111,19 @@ func checkScope(row PrecisionRow, layers []recipe.Layer, compute string) error {
 	if !found {
 		return fmt.Errorf("matches none of the linear layers up to %s; use one of the paths %s, where * matches anything",
 			last, strings.Join(recipe.Paths(layers), ", "))
+	}
+	return nil
+}
+
+// checkRotations returns an error if a rotation of the recipe does not divide the tokens of
+// a micro-batch, the K of wgrad.
+func (c Config) checkRotations(r recipe.Recipe, layers []recipe.Layer) error {
+	tokens := c.Train.MicroBatch * c.Data.Seq
+	for _, h := range r.Hadamards(layers) {
+		if tokens%h.Size != 0 {
+			return fmt.Errorf("recipe %s rotates groups of %d tokens (hadamard), but train.micro_batch = %d sequences of data.seq = %d are %d tokens; use data.seq = %d",
+				r.Name, h.Size, c.Train.MicroBatch, c.Data.Seq, tokens, nearestMultiple(c.Data.Seq, h.Size))
+		}
 	}
 	return nil
 }
@@ -260,6 +276,10 @@ func parseRow(row PrecisionRow) (parsed recipe.Row, err error) {
 	if parsed.Scale, err = recipe.ParseScaleFormat(row.Scale); err != nil {
 		return parsed, err
 	}
+	if parsed.Hadamard.Signs, err = recipe.ParseSigns(row.Signs); err != nil {
+		return parsed, err
+	}
+	parsed.Hadamard.Size = row.Hadamard
 	if row.Format != "" {
 		if parsed.DType, err = fp8.ParseDType(row.Format); err != nil {
 			return parsed, err

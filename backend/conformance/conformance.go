@@ -42,6 +42,7 @@ func Cases() iter.Seq[Case] {
 	var s suite
 	s.matMul()
 	s.quantize()
+	s.hadamard()
 	s.scales()
 	s.layers()
 	s.attention()

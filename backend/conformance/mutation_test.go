@@ -123,6 +123,8 @@ func change(v reflect.Value) {
 		v.SetString(v.String() + "x")
 	case reflect.Uint8:
 		v.SetUint(1 - min(1, v.Uint()))
+	case reflect.Uint16:
+		v.SetUint(v.Uint() ^ 2)
 	case reflect.Int:
 		v.SetInt(1)
 	case reflect.Float32, reflect.Float64:

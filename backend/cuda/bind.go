@@ -205,7 +205,7 @@ func settings(op backend.Op) (words []uint64) {
 			words = append(words, word)
 		case reflect.Int:
 			words = append(words, uint64(f.Int()))
-		case reflect.Uint8:
+		case reflect.Uint8, reflect.Uint16:
 			words = append(words, f.Uint())
 		case reflect.Float32, reflect.Float64:
 			words = append(words, math.Float64bits(f.Float()))

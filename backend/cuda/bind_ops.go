@@ -100,6 +100,12 @@ func (b *binder) rope(o *backend.Rope) ([]call, error) {
 	return b.launches(kernels.Rope(o.X.Rows(), o.X.Cols(), o.HeadDim), b.args(o, extent(o.X)...)), nil
 }
 
+var _ = implement((*binder).hadamard)
+
+func (b *binder) hadamard(o *backend.Hadamard) ([]call, error) {
+	return b.launches(kernels.Hadamard(o.X.Rows(), o.X.Cols(), o.Size, o.Columns), b.args(o, extent(o.X)...)), nil
+}
+
 var _ = implement((*binder).attention)
 
 func (b *binder) attention(o *backend.Attention) ([]call, error) {

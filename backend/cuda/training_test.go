@@ -37,6 +37,11 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 			agree(t, c, steps(t, c, "emu", 10), steps(t, c, "cuda", 10))
 		})
 	}
+	t.Run("rotated", func(t *testing.T) {
+		c := compared("fp8-delayed")
+		c.Precision.Rows = []train.PrecisionRow{{Scope: "layers.*", GEMM: "wgrad", Hadamard: 16, Signs: "seed"}}
+		agree(t, c, steps(t, c, "emu", 10), steps(t, c, "cuda", 10))
+	})
 }
 
 // A scale that is wrong by 2^-6 in the cast, without the inverse in the GEMM, is detected

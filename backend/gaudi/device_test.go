@@ -80,6 +80,8 @@ var declines = []string{
 	"quantize: unsupported by backend gaudi: the format ", // besides FP8
 	" × ", // a pair of formats that the matrix engine does not multiply
 	"a scale beside block scales",
+	" × ",                 // a pair of formats that the matrix engine does not multiply
+	"signs from the seed", // of Hadamard
 	"balanced smoothing scales that are not powers of two",
 	"has an odd number of bytes, and HCCL moves two or four at a time",
 }

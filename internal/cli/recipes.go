@@ -23,7 +23,7 @@ type recipesCmd struct {
 
 // Help returns the text that recipes --help adds.
 func (recipesCmd) Help() string {
-	return `A linear layer has three GEMMs in a step: fprop y = x W^T, dgrad dx = dy W, wgrad dW = dy^T x. Below the names of the layers, the table gives the format of each operand, how its scale is chosen and, unless nearest, the rounding. Scales are current (from the tensor's own amax, its largest magnitude), delayed (from the amaxes of earlier updates), smooth (current, for operands that Smooth-SwiGLU scales by channel or token first) or unit (1). Delayed scales can leave headroom: 2^4 maps the amax to 1/16 of the format's maximum, so a value 16 times as large does not saturate. m1 and m2 are Adam's moments. An m2 of 0 would make the update explode, so a recipe can round a small positive m2 up instead.
+	return `A linear layer has three GEMMs in a step: fprop y = x W^T, dgrad dx = dy W, wgrad dW = dy^T x. Below the names of the layers, the table gives the format of each operand, how its scale is chosen and, unless nearest, the rounding. Scales are current (from the tensor's own amax, its largest magnitude), delayed (from the amaxes of earlier updates), smooth (current, for operands that Smooth-SwiGLU scales by channel or token first) or unit (1). Delayed scales can leave headroom: 2^4 maps the amax to 1/16 of the format's maximum, so a value 16 times as large does not saturate. A Hadamard transform rotates both operands of a GEMM, in groups of values along K, before their casts. m1 and m2 are Adam's moments. An m2 of 0 would make the update explode, so a recipe can round a small positive m2 up instead.
 
 Examples:
   octet recipes

@@ -22,6 +22,26 @@ func addGo(dst, x []float32) {
 	}
 }
 
+// Butterfly computes x, y = x+y, x-y.
+func Butterfly(x, y []float32) {
+	y = y[:len(x)]
+	n := wholeVectors(len(x))
+	if haveVectors && n > 0 {
+		butterflyVectors(&x[0], &y[0], n)
+	}
+	butterflyGo(x[n:], y[n:])
+}
+
+//go:noescape
+func butterflyVectors(x, y *float32, n int)
+
+func butterflyGo(x, y []float32) {
+	y = y[:len(x)]
+	for i, v := range x {
+		x[i], y[i] = v+y[i], v-y[i]
+	}
+}
+
 // Multiply computes dst = x ⊙ y; dst may be either operand.
 func Multiply(dst, x, y []float32) {
 	x, y = x[:len(dst)], y[:len(dst)]

@@ -19,6 +19,22 @@ GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 	VZEROUPPER \
 	RET
 
+#define BUTTERFLY_VECTOR \
+	VMOVUPS (DI)(AX*1), V0 \
+	VMOVUPS (SI)(AX*1), V1 \
+	VADDPS V1, V0, V2 \
+	VSUBPS V1, V0, V3 \
+	VMOVUPS V2, (DI)(AX*1) \
+	VMOVUPS V3, (SI)(AX*1)
+
+#define BUTTERFLY \
+	MOVQ x+0(FP), DI \
+	MOVQ y+8(FP), SI \
+	MOVQ n+16(FP), CX \
+	LOOP(BUTTERFLY_VECTOR) \
+	VZEROUPPER \
+	RET
+
 #define MULTIPLY_VECTOR \
 	VMOVUPS (SI)(AX*1), V0 \
 	VMULPS (DX)(AX*1), V0, V0 \
@@ -64,6 +80,10 @@ GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 TEXT ·addVectors(SB), NOSPLIT, $0-24
 	WIDEST(·addAVX512<>(SB), ·addAVX2<>(SB))
 
+// func butterflyVectors(x, y *float32, n int)
+TEXT ·butterflyVectors(SB), NOSPLIT, $0-24
+	WIDEST(·butterflyAVX512<>(SB), ·butterflyAVX2<>(SB))
+
 // func multiplyVectors(dst, x, y *float32, n int)
 TEXT ·multiplyVectors(SB), NOSPLIT, $0-32
 	WIDEST(·multiplyAVX512<>(SB), ·multiplyAVX2<>(SB))
@@ -79,6 +99,9 @@ TEXT ·maxMagnitudesVectors(SB), NOSPLIT, $0-24
 TEXT ·addAVX512<>(SB), NOSPLIT, $0-24
 	ADD
 
+TEXT ·butterflyAVX512<>(SB), NOSPLIT, $0-24
+	BUTTERFLY
+
 TEXT ·multiplyAVX512<>(SB), NOSPLIT, $0-32
 	MULTIPLY
 
@@ -92,6 +115,9 @@ TEXT ·maxMagnitudesAVX512<>(SB), NOSPLIT, $0-24
 
 TEXT ·addAVX2<>(SB), NOSPLIT, $0-24
 	ADD
+
+TEXT ·butterflyAVX2<>(SB), NOSPLIT, $0-24
+	BUTTERFLY
 
 TEXT ·multiplyAVX2<>(SB), NOSPLIT, $0-32
 	MULTIPLY

@@ -21,6 +21,29 @@ loop:
 	BNE    loop
 	RET
 
+// func butterflyVectors(x, y *float32, n int)
+TEXT ·butterflyVectors(SB), NOSPLIT, $0-24
+	MOVD x+0(FP), R0
+	MOVD y+8(FP), R1
+	MOVD n+16(FP), R2
+
+loop:
+	VLD1   (R0), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1   (R1), [V4.S4, V5.S4, V6.S4, V7.S4]
+	VFADD(4, 0, 8)
+	VFADD(5, 1, 9)
+	VFADD(6, 2, 10)
+	VFADD(7, 3, 11)
+	VFSUB(4, 0, 0)
+	VFSUB(5, 1, 1)
+	VFSUB(6, 2, 2)
+	VFSUB(7, 3, 3)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R0)
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R1)
+	SUBS   $16, R2
+	BNE    loop
+	RET
+
 // func multiplyVectors(dst, x, y *float32, n int)
 TEXT ·multiplyVectors(SB), NOSPLIT, $0-32
 	MOVD dst+0(FP), R0

@@ -13,6 +13,11 @@ func TestElementwiseTwins(t *testing.T) {
 			func(x [][]float32) float32 { Add(x[0], x[0]); return 0 },
 			func(x [][]float32) float32 { addGo(x[0], x[0]); return 0 })
 	})
+	t.Run("butterfly", func(t *testing.T) {
+		sameKernels(t, 2,
+			func(x [][]float32) float32 { Butterfly(x[0], x[1]); return 0 },
+			func(x [][]float32) float32 { butterflyGo(x[0], x[1]); return 0 })
+	})
 	for name, multiplyTo := range map[string]func(x [][]float32) []float32{
 		"to dst":   func(x [][]float32) []float32 { return x[0] },
 		"in place": func(x [][]float32) []float32 { return x[1] },

@@ -147,18 +147,19 @@ func Of(op string, rows, cols int) (l Launches, ok bool) {
 // Constants of the sources: each has the same name, in capitals, in octet.cuh or in the
 // named file.
 const (
-	tileThreads = 512   // tile.cuh: a warp takes two rows
-	tileRows    = 32    // tile.cuh
-	tileSpan    = 2048  // tile.cuh: columns of a block that does not need whole rows
-	stripRows   = 256   // strips.cuh: rows of a block that computes column maxima
-	stripCols   = 256   // tile.cuh: TILE_COLS
-	flatThreads = 256   // kernels without tiles
-	flatElems   = 8192  // flat.cuh: elements of a block
-	lossThreads = 512   // loss.cu
-	oneThreads  = 1024  // kernels of one block
-	squareElems = 16384 // optimizer.cu: elements of a chunk of SumSquares
-	adamElems   = 8192  // optimizer.cu: elements of a chunk of AdamW
-	adamBlocks  = 512   // optimizer.cu: block scales in a chunk
+	tileThreads    = 512   // tile.cuh: a warp takes two rows
+	tileRows       = 32    // tile.cuh
+	tileSpan       = 2048  // tile.cuh: columns of a block that does not need whole rows
+	stripRows      = 256   // strips.cuh: rows of a block that computes column maxima
+	stripCols      = 256   // tile.cuh: TILE_COLS
+	flatThreads    = 256   // kernels without tiles
+	hadamardGroups = 32    // hadamard.cu: groups of a block
+	flatElems      = 8192  // flat.cuh: elements of a block
+	lossThreads    = 512   // loss.cu
+	oneThreads     = 1024  // kernels of one block
+	squareElems    = 16384 // optimizer.cu: elements of a chunk of SumSquares
+	adamElems      = 8192  // optimizer.cu: elements of a chunk of AdamW
+	adamBlocks     = 512   // optimizer.cu: block scales in a chunk
 )
 
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
@@ -273,6 +274,15 @@ func Rope(rows, cols, headDim int) Launches {
 	l := tiles("rope", "rope.cu")(rows, cols)
 	l.Kernels[0].Shared = headDim/2*8 + tileRows*(headDim/2)*8
 	return l
+}
+
+// Hadamard returns the launches of op hadamard, for groups of this size.
+func Hadamard(rows, cols, size int, columns bool) Launches {
+	high, wide := hadamardGroups, size
+	if columns {
+		high, wide = size, hadamardGroups
+	}
+	return Launches{Kernels: []Kernel{{"hadamard", "hadamard.cu", [3]int{ceilDiv(rows, high), ceilDiv(cols, wide), 1}, flatThreads, 0}}}
 }
 
 // Quantize returns the launches of op quantize. scales lists the number of block scales

@@ -40,7 +40,7 @@ func everyLaunch(rows, cols int) (list []Launches) {
 	}
 	_, _, squares := SquareTable([]Square{{LD: cols, Rows: rows, Cols: cols}})
 	_, _, adam, _ := AdamTable([]Adam{{LD: cols, Rows: rows, Cols: cols}}, true, true)
-	list = append(list, squares, adam, Rope(rows, 128*cols, 128), Quantize(rows, cols, []int{0}), Quantize(rows, cols, []int{0, rows * cols}))
+	list = append(list, squares, adam, Rope(rows, 128*cols, 128), Hadamard(rows, cols, 16, true), Hadamard(rows, cols, 4, false), Quantize(rows, cols, []int{0}), Quantize(rows, cols, []int{0, rows * cols}))
 	for _, by := range []AttentionShape{{}, {Fast: true}, {Fast: true, WGMMA: true}} {
 		for _, dim := range []int{64, 128} {
 			s := AttentionShape{Batch: 1, Queries: rows, Keys: rows, Heads: 2, KeyHeads: 1, HeadDim: dim, Fast: by.Fast, WGMMA: by.WGMMA}
@@ -84,7 +84,7 @@ func TestLaunchesMatchTheSources(t *testing.T) {
 	require.Empty(t, missing)
 	for name, value := range map[string]int{
 		"TILE_THREADS": tileThreads, "TILE_ROWS": tileRows, "TILE_COLS": stripCols, "TILE_SPAN": tileSpan,
-		"STRIP_ROWS": stripRows, "FLAT_THREADS": flatThreads, "FLAT_ELEMS": flatElems,
+		"STRIP_ROWS": stripRows, "FLAT_THREADS": flatThreads, "FLAT_ELEMS": flatElems, "HADAMARD_GROUPS": hadamardGroups,
 		"SQUARE_ELEMS": squareElems, "ADAM_BLOCKS": adamBlocks, "QUERY_BLOCK": queryBlock, "KEY_BLOCK": keyBlock, "PATTERN": pattern,
 	} {
 		require.Equal(t, values[name], strconv.Itoa(value), name)
