@@ -30,6 +30,7 @@ type group struct {
 
 // groups returns the groups of a model's layers.
 func (r Recipe) groups(layers []Layer) []group {
+	r = r.Over(layers)
 	var list []group
 	for _, l := range layers {
 		var casts [3][2]Cast

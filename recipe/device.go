@@ -28,6 +28,7 @@ type device struct {
 //
 // Each note is a sentence about one change; without notes the recipe is unchanged.
 func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers []Layer) (resolved Recipe, notes []string, err error) {
+	r = r.Over(layers)
 	if e4m3.IsQuantized() && e4m3 != fp8.E4M3 && r.renameE4M3(e4m3) {
 		notes = append(notes, fmt.Sprintf("e4m3 is %s on this device, with maximum %v", e4m3, e4m3.Max()))
 	}
@@ -94,7 +95,7 @@ func (r Recipe) finerScales(layers []Layer) string {
 func (r Recipe) rowScope(scope string, g GEMM, operands ...Operand) string {
 	for _, row := range r.Rows {
 		for _, o := range operands {
-			if row.DType != fp8.Invalid && row.matches(scope, g, o) {
+			if row.DType != fp8.Invalid && r.matches(row, scope, g, o) {
 				return cmp.Or(row.Scope, scope)
 			}
 		}

@@ -124,7 +124,8 @@ func TestForContradictions(t *testing.T) {
 			Row{Scope: "layers.*", Operand: Grad, DType: fp8.E4M3},
 		},
 		{
-			fp8.Invalid, pairs{},
+			fp8.Invalid,
+			pairs{},
 			Row{},
 			`layers.0.self_attn.q_proj: fprop multiplies input in e4m3 by weight in e4m3, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.0.self_attn.q_proj", gemm = "fprop", format = "bf16"`,
 			Row{DType: fp8.BF16},

@@ -28,7 +28,6 @@ package recipe
 import (
 	"cmp"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -78,7 +77,10 @@ func parse[T ~uint8](what string, names []string, s string) (T, error) {
 
 // Row is one line of a recipe's table.
 type Row struct {
-	Scope   string // glob on the layer's path, "layers.0.mlp.*"; empty matches all
+	// Scope is a glob on the layer's path, "layers.0.mlp.*", in which a name may have a
+	// slice of its numbers, as in Python: "layers[:2].*", "layers[-8:].mlp.*". Empty
+	// matches all.
+	Scope   string
 	GEMM    GEMM
 	Operand Operand
 
@@ -89,12 +91,12 @@ type Row struct {
 	Rounding    *fp8.Rounding
 }
 
-func (r Row) matches(scope string, g GEMM, o Operand) bool {
-	if r.GEMM != AnyGEMM && r.GEMM != g || r.Operand != AnyOperand && r.Operand != o {
+// matches reports whether a row matches an operand of a layer's GEMM.
+func (r Recipe) matches(row Row, scope string, g GEMM, o Operand) bool {
+	if row.GEMM != AnyGEMM && row.GEMM != g || row.Operand != AnyOperand && row.Operand != o {
 		return false
 	}
-	ok, _ := path.Match(r.Scope, scope) // Validate has checked the pattern
-	return ok || r.Scope == ""
+	return row.Scope == "" || inScope(row.Scope, scope, r.depths)
 }
 
 // Cast describes how one operand of a GEMM is stored. All fields but DType are
@@ -177,10 +179,12 @@ type Recipe struct {
 	// code does. Otherwise a calibration before the first step measures them.
 	ColdStart bool
 
-	device *device // set by For if some GEMM needs other formats than its rows give
+	device *device        // set by For if some GEMM needs other formats than its rows give
+	depths map[string]int // set by Over, see there
 }
 
-// Cast returns the cast of one operand of one GEMM of a layer.
+// Cast returns the cast of one operand of one GEMM of a layer. A recipe whose scopes have
+// slices must have passed through Over.
 func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 	c := Cast{DType: r.format(l.Scope, g, o)}
 	if !c.DType.IsQuantized() {
@@ -188,7 +192,7 @@ func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 	}
 	rounding := false
 	for _, row := range r.Rows {
-		if !row.matches(l.Scope, g, o) {
+		if !r.matches(row, l.Scope, g, o) {
 			continue
 		}
 		c.Scaling = cmp.Or(c.Scaling, row.Scaling)
@@ -218,11 +222,12 @@ func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 // other than the format count in FP8 only, and the scaling does not count where
 // Smooth-SwiGLU chooses it.
 func (r Recipe) RowHasEffect(i int, layers []Layer) bool {
+	r = r.Over(layers)
 	row := r.Rows[i]
 	for _, l := range layers {
 		for _, p := range GEMMs {
 			for _, o := range []Operand{p.A, p.B} {
-				if row.matches(l.Scope, p.GEMM, o) && r.decides(row, r.Rows[:i], l, p.GEMM, o) {
+				if r.matches(row, l.Scope, p.GEMM, o) && r.decides(row, r.Rows[:i], l, p.GEMM, o) {
 					return true
 				}
 			}
@@ -231,11 +236,12 @@ func (r Recipe) RowHasEffect(i int, layers []Layer) bool {
 	return false
 }
 
-// Unmatched returns the scopes of the rows that name layers by number and match none of these
-// layers: a recipe also serves models with fewer layers than its rows name.
+// Unmatched returns the scopes of the rows that name layers by number, slices included, and match
+// none of these layers: a recipe also serves models with fewer layers than its rows name.
 func (r Recipe) Unmatched(layers []Layer) (scopes []string) {
+	r = r.Over(layers)
 	for _, row := range r.Rows {
-		matched := slices.ContainsFunc(layers, func(l Layer) bool { return row.matches(l.Scope, row.GEMM, row.Operand) })
+		matched := slices.ContainsFunc(layers, func(l Layer) bool { return r.matches(row, l.Scope, row.GEMM, row.Operand) })
 		if !matched && strings.ContainsAny(row.Scope, "0123456789") && !slices.Contains(scopes, row.Scope) {
 			scopes = append(scopes, row.Scope)
 		}
@@ -246,7 +252,7 @@ func (r Recipe) Unmatched(layers []Layer) (scopes []string) {
 // decides reports whether row decides any field of an operand's cast, given the earlier rows.
 func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool {
 	for _, e := range earlier {
-		if !e.matches(l.Scope, g, o) {
+		if !r.matches(e, l.Scope, g, o) {
 			continue
 		}
 		if e.DType != fp8.Invalid {
@@ -277,7 +283,7 @@ func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool
 func (r Recipe) format(scope string, g GEMM, o Operand) fp8.DType {
 	requested := func(o Operand) fp8.DType {
 		for _, row := range r.Rows {
-			if row.DType != fp8.Invalid && row.matches(scope, g, o) {
+			if row.DType != fp8.Invalid && r.matches(row, scope, g, o) {
 				return row.DType
 			}
 		}
@@ -301,8 +307,8 @@ func (r Recipe) format(scope string, g GEMM, o Operand) fp8.DType {
 func (r Recipe) Validate() error {
 	for i, row := range r.Rows {
 		where := fmt.Sprintf("recipe %s, row %d", r.Name, i+1)
-		if _, err := path.Match(row.Scope, ""); err != nil {
-			return fmt.Errorf("%s: scope %q is not a valid glob pattern (see path.Match)", where, row.Scope)
+		if err := CheckScope(row.Scope); err != nil {
+			return fmt.Errorf("%s: %w", where, err)
 		}
 		if row.Operand == Weight && row.Rounding != nil && *row.Rounding != fp8.Nearest {
 			return fmt.Errorf("%s: rounding of weights must be nearest, since every load casts them again (use nearest)", where)

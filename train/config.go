@@ -120,7 +120,7 @@ type RecipeChange struct {
 // PrecisionRow sets any of format, scaling, granularity, scale format and rounding
 // of the operands that it matches. These rows precede the recipe's rows.
 type PrecisionRow struct {
-	Scope       string `toml:"scope"`                 // glob on the layer's path: "layers.0.mlp.*"
+	Scope       string `toml:"scope"`                 // glob on the layer's path: "layers.0.mlp.*", "layers[-2:].*"
 	GEMM        string `toml:"gemm,omitempty"`        // fprop, dgrad or wgrad; empty: all three
 	Operand     string `toml:"operand,omitempty"`     // input, weight or grad; empty: all
 	Format      string `toml:"format,omitempty"`      // a name that fp8.ParseDType accepts

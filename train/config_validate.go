@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -302,9 +301,7 @@ func (v *validator) precision(p Precision) {
 }
 
 func (v *validator) row(at string, r PrecisionRow) {
-	if _, err := path.Match(r.Scope, ""); err != nil {
-		v.fail("%s: scope = %q is not a valid glob pattern; close its bracket, or escape it as \\[", at, r.Scope)
-	}
+	v.parsed(at, recipe.CheckScope(r.Scope))
 	if r.Scope == "" {
 		v.fail(`%s: scope is missing; use scope = "layers.*" for all layers`, at)
 	}

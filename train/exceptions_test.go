@@ -1,6 +1,8 @@
 package train
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -103,6 +105,27 @@ func TestScopesMustMatch(t *testing.T) {
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.7.mlp.*", Format: "bf16"}}
 	_, err := NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, `scope "layers.7.mlp.*" matches none of the linear layers up to layers.1.mlp.down_proj; use one of the paths layers.*.self_attn.q_proj, `)
+	c.Precision.Rows[0].Scope = "layers[2:].mlp.*"
+	_, err = NewJob(c, specOf(t, "emu"))
+	require.ErrorContains(t, err, `scope "layers[2:].mlp.*" matches none of the linear layers up to layers.1.mlp.down_proj; `)
+}
+
+// A slice counts the layers of the run's model.
+func TestSlicesCountTheLayers(t *testing.T) {
+	c := small(t, "fp8-delayed")
+	c.Precision.Rows = []PrecisionRow{{Scope: "layers[-1:].mlp.*", Format: "bf16"}}
+	for layers := 1; layers < 4; layers++ {
+		c.Model.Layers = layers
+		job, err := NewJob(c, specOf(t, "emu"))
+		require.NoError(t, err)
+		for _, l := range job.Model.Linears() {
+			want := fp8.E4M3
+			if strings.HasPrefix(l.Scope, fmt.Sprintf("layers.%d.mlp.", layers-1)) || l.Head {
+				want = fp8.BF16
+			}
+			require.Equal(t, want, job.Model.Recipe.Cast(l, recipe.Fprop, recipe.Weight).DType, l.Scope)
+		}
+	}
 }
 
 func TestSmoothingRefuses(t *testing.T) {
