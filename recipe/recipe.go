@@ -17,8 +17,9 @@
 //
 // Most recipes store activations and weights in E4M3, which has more precision,
 // and gradients in E5M2, which has more range. Gradients are rounded
-// stochastically, which preserves values below half a step in expectation.
-// Embedding, norms, attention, residual stream and head stay in the recipe's
+// stochastically, which preserves values below half a step in expectation. Rows may
+// also give FP32 under a BF16 recipe, to both operands of a GEMM, and BF16 with fewer
+// bits, such as E8M5. Embedding, norms, attention, residual stream and head stay in the recipe's
 // compute format, usually BF16.
 //
 // [Recipe.For] adapts a recipe to a device that has another E4M3 or no GEMM for
@@ -100,8 +101,10 @@ func (r Recipe) matches(row Row, scope string, g GEMM, o Operand) bool {
 }
 
 // Cast describes how one operand of a GEMM is stored. All fields but DType are
-// zero unless DType is FP8.
+// zero unless DType is quantized.
 type Cast struct {
+	// DType is the format: of up to eight bits (IsQuantized), BF16, FP32, or BF16 with
+	// fewer bits, such as E8M5, to which values are rounded and which GEMMs read as BF16.
 	DType       fp8.DType
 	Scaling     Scaling
 	Granularity Granularity
@@ -315,8 +318,9 @@ func (r Recipe) Validate() error {
 		}
 		switch {
 		case row.DType == fp8.Invalid || row.DType.IsQuantized() || row.DType == r.Compute:
+		case row.DType == fp8.F32 || row.DType.Format().Container == fp8.BF16:
 		default:
-			return fmt.Errorf("%s: format %s is not supported for GEMM operands (use e4m3, e5m2 or %s)", where, row.DType, r.Compute)
+			return fmt.Errorf("%s: format %s is not supported for GEMM operands (use a format of up to eight bits such as e4m3, bf16, fp32, or bf16 with fewer bits such as e8m5)", where, row.DType)
 		}
 	}
 	if err := r.Optimizer.Validate(); err != nil {

@@ -173,3 +173,36 @@ func TestUnitScalesRecordAmaxes(t *testing.T) {
 		require.False(t, updates, n.Path())
 	}
 }
+
+// Rows also give wide formats: FP32 under BF16, BF16 under FP32, BF16 with fewer bits. The
+// GEMMs read them, and a step still has nearly the recipe's loss.
+func TestRowsOfWideFormats(t *testing.T) {
+	for _, name := range []string{"bf16", "fp32", "fp8-smooth"} {
+		loss := map[string]float64{}
+		for _, format := range []string{"", "fp32", "bf16", "e8m5"} {
+			c := small(t, name)
+			c.Train.Steps = 3
+			if format != "" {
+				c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.*", Format: format}}
+			}
+			if format == recipeCompute(t, name) && name != "fp8-smooth" {
+				c.Precision.Rows = nil // it has no effect
+			}
+			tr := newTrainer(t, c, 1, false)
+			stored := map[string]fp8.DType{"fp32": fp8.F32, "bf16": fp8.BF16, "e8m5": fp8.BF16}[format]
+			for _, n := range tr.Micro[Variant{true, true}].Nodes() {
+				if op, ok := n.Op.(*backend.MatMul); ok && strings.HasPrefix(n.Scope, "layers.0.") && format != "" {
+					require.Equal(t, [2]fp8.DType{stored, stored}, [2]fp8.DType{op.A.DType, op.B.DType}, n.Path())
+				}
+			}
+			for range c.Train.Steps {
+				s, err := tr.Next(t.Context())
+				require.NoError(t, err)
+				loss[format] = s.Loss
+			}
+			require.InEpsilon(t, loss[""], loss[format], 0.01, "%s %s", name, format)
+		}
+		require.NotEqual(t, loss["bf16"], loss["e8m5"], name)
+		require.NotEqual(t, loss["bf16"], loss["fp32"], name)
+	}
+}
