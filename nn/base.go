@@ -47,7 +47,7 @@ func NewBase(r recipe.Recipe, vars *backend.Vars) (*Base, error) {
 	if r.NeedsLayers() {
 		return nil, fmt.Errorf("recipe %s: its scopes have slices, which count the model's layers: call Recipe.Over or Recipe.For with them first", r.Name)
 	}
-	return &Base{Recipe: r, Vars: vars, Scales: Scales{delayedWindow: r.History}}, nil
+	return &Base{Recipe: r, Vars: vars}, nil
 }
 
 // Build declares the scale state and the cached copies of weights. It follows the

@@ -191,7 +191,7 @@ func TestOrderOfDeclarations(t *testing.T) {
 	require.PanicsWithValue(t, "nn: parameter third.weight is declared after Build: declare all layers and slots before", func() {
 		m.Linear("third", 16, 16, 0.1)
 	})
-	require.PanicsWithValue(t, "nn: slot input has no copy e5m2 delayed margin 4 stochastic: declare the slot with the copies of all its readers", func() {
+	require.PanicsWithValue(t, "nn: slot input has no copy e5m2 delayed history 16 margin 4 stochastic: declare the slot with the copies of all its readers", func() {
 		p.Open(m.input, 16, 32).As(m.first.Grads()[0])
 	})
 	require.NoError(t, p.Err())

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"fmt"
 	"slices"
 
 	"octet/backend"
@@ -90,7 +91,9 @@ func (s *Scales) declare(name string, weight bool, casts []Copy) *Slot {
 		if c.blockScaled() {
 			copyName += "." + c.Block.String()
 		}
-		for _, more := range []string{c.Scaling.String() + "." + c.Rounding.String(), c.Scale.String()} {
+		for _, more := range []string{
+			c.Scaling.String() + "." + c.Rounding.String(), c.Scale.String(), fmt.Sprintf("history%d.margin%d", c.History, c.Margin),
+		} {
 			if slices.Contains(sl.names, copyName) {
 				copyName += "." + more
 			}

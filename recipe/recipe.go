@@ -11,8 +11,8 @@
 //	wgrad   dW = dyᵀ · x     grad, input
 //
 // A row matches by the layer's path, the GEMM and the operand. It sets any of
-// format, scaling, granularity, scale format and rounding. The first matching row
-// that sets a field decides it, so an exception sets only the fields that differ
+// format, scaling, granularity, scale format, rounding, and history and margin of
+// delayed scales. The first matching row that sets a field decides it, so an exception sets only the fields that differ
 // and precedes the general row.
 //
 // Most recipes store activations and weights in E4M3, which has more precision,
@@ -90,6 +90,10 @@ type Row struct {
 	Granularity Granularity
 	Scale       ScaleFormat
 	Rounding    *fp8.Rounding
+	// History and Margin replace the recipe's, for delayed scales: the amax history window
+	// in updates, and the binades below the format's maximum that scales keep free.
+	History int
+	Margin  *int
 }
 
 // matches reports whether a row matches an operand of a layer's GEMM.
@@ -110,6 +114,7 @@ type Cast struct {
 	Granularity Granularity
 	Scale       ScaleFormat
 	Rounding    fp8.Rounding
+	History     int // amax history window of a delayed scale, in updates
 	Margin      int // binades kept free below the format's largest value
 }
 
@@ -137,6 +142,9 @@ func (c Cast) String() string {
 		if c.Scale != Pow2 && c.Scaling != Unit {
 			s += " " + c.Scale.String()
 		}
+		if c.History != 0 {
+			s += fmt.Sprintf(" history %d", c.History)
+		}
 		if c.Margin != 0 {
 			s += fmt.Sprintf(" margin %d", c.Margin)
 		}
@@ -161,6 +169,13 @@ func (c Cast) Validate() error {
 	}
 	return nil
 }
+
+// The largest values of a history, in updates, and a margin, in binades: E5M2 spans 32, so
+// no more can be kept free.
+const (
+	MaxHistory = 1 << 16
+	MaxMargin  = 32
+)
 
 // Recipe chooses the formats of all GEMM operands and of the optimizer state.
 type Recipe struct {
@@ -193,7 +208,7 @@ func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 	if !c.DType.IsQuantized() {
 		return c
 	}
-	rounding := false
+	rounding, history, margin := false, 0, (*int)(nil)
 	for _, row := range r.Rows {
 		if !r.matches(row, l.Scope, g, o) {
 			continue
@@ -201,6 +216,7 @@ func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 		c.Scaling = cmp.Or(c.Scaling, row.Scaling)
 		c.Granularity = cmp.Or(c.Granularity, row.Granularity)
 		c.Scale = cmp.Or(c.Scale, row.Scale)
+		history, margin = cmp.Or(history, row.History), cmp.Or(margin, row.Margin)
 		if !rounding && row.Rounding != nil {
 			c.Rounding, rounding = *row.Rounding, true
 		}
@@ -215,15 +231,23 @@ func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 		c.Rounding = fp8.Nearest
 	}
 	if c.Scaling == Delayed { // the amax of any other scaling is the tensor's own and may fill the range
-		c.Margin = [...]int{Input: r.Margin, Weight: r.WeightMargin, Grad: r.GradMargin}[o]
+		c.History, c.Margin = cmp.Or(history, r.History), r.margin(o)
+		if margin != nil {
+			c.Margin = *margin
+		}
 	}
 	return c
 }
 
+// margin returns the recipe's margin for an operand, without rows.
+func (r Recipe) margin(o Operand) int {
+	return [...]int{Input: r.Margin, Weight: r.WeightMargin, Grad: r.GradMargin}[o]
+}
+
 // RowHasEffect reports whether row i decides any field of any operand's cast in a model
 // with these linear layers. A row decides a field that no earlier row sets; fields
-// other than the format count in FP8 only, and the scaling does not count where
-// Smooth-SwiGLU chooses it.
+// other than the format count in FP8 only, history and margin with delayed scales only,
+// and the scaling does not count where Smooth-SwiGLU chooses it.
 func (r Recipe) RowHasEffect(i int, layers []Layer) bool {
 	r = r.Over(layers)
 	row := r.Rows[i]
@@ -273,12 +297,24 @@ func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool
 		if e.Rounding != nil {
 			row.Rounding = nil
 		}
+		if e.History != 0 {
+			row.History = 0
+		}
+		if e.Margin != nil {
+			row.Margin = nil
+		}
 	}
 	if row.DType != fp8.Invalid {
 		return true
 	}
 	scaling := row.Scaling != NotGiven && r.smoothScaling(l, o) == NotGiven
-	return r.Cast(l, g, o).DType.IsQuantized() && (scaling || row.Granularity != (Granularity{}) || row.Scale != (ScaleFormat{}) || row.Rounding != nil)
+	switch c := r.Cast(l, g, o); {
+	case !c.DType.IsQuantized():
+		return false
+	case c.Scaling == Delayed && (row.History != 0 || row.Margin != nil):
+		return true
+	}
+	return scaling || row.Granularity != (Granularity{}) || row.Scale != (ScaleFormat{}) || row.Rounding != nil
 }
 
 // format returns the format of an operand. In a recipe that For has resolved for a
@@ -315,6 +351,12 @@ func (r Recipe) Validate() error {
 		}
 		if row.Operand == Weight && row.Rounding != nil && *row.Rounding != fp8.Nearest {
 			return fmt.Errorf("%s: rounding of weights must be nearest, since every load casts them again (use nearest)", where)
+		}
+		if row.History < 0 || row.History > MaxHistory {
+			return fmt.Errorf("%s: history = %d (use a number of updates from 1 to %d)", where, row.History, MaxHistory)
+		}
+		if row.Margin != nil && (*row.Margin < 0 || *row.Margin > MaxMargin) {
+			return fmt.Errorf("%s: margin = %d (use a number of binades from 0 to %d)", where, *row.Margin, MaxMargin)
 		}
 		switch {
 		case row.DType == fp8.Invalid || row.DType.IsQuantized() || row.DType == r.Compute:

@@ -117,8 +117,8 @@ type RecipeChange struct {
 	Recipe string `toml:"recipe"`
 }
 
-// PrecisionRow sets any of format, scaling, granularity, scale format and rounding
-// of the operands that it matches. These rows precede the recipe's rows.
+// PrecisionRow sets any of format, scaling, granularity, scale format, rounding, history
+// and margin of the operands that it matches. These rows precede the recipe's rows.
 type PrecisionRow struct {
 	Scope       string `toml:"scope"`                 // glob on the layer's path: "layers.0.mlp.*", "layers[-2:].*"
 	GEMM        string `toml:"gemm,omitempty"`        // fprop, dgrad or wgrad; empty: all three
@@ -128,6 +128,8 @@ type PrecisionRow struct {
 	Granularity string `toml:"granularity,omitempty"` // tensor, row, 1x128, 128x128 or 1x32
 	Scale       string `toml:"scale,omitempty"`       // pow2, fp32 or e8m0
 	Rounding    string `toml:"rounding,omitempty"`    // nearest or stochastic
+	History     *int   `toml:"history,omitempty"`     // amax history window of delayed scales, in updates
+	Margin      *int   `toml:"margin,omitempty"`      // binades that delayed scales keep free
 }
 
 // Checkpoint configures when checkpoints are written and which are kept.

@@ -275,12 +275,11 @@ func (v *validator) precision(p Precision) {
 		value     *int
 		low, high int
 	}{
-		{"precision.history", p.History, 1, 1 << 16},
-		// E5M2 spans 32 binades, so no more can be kept free.
-		{"precision.margin", p.Margin, 0, 32},
-		{"precision.weight_margin", p.WeightMargin, 0, 32},
-		{"precision.grad_margin", p.GradMargin, 0, 32},
-		{"precision.smooth_margin", p.SmoothMargin, 0, 32},
+		{"precision.history", p.History, 1, recipe.MaxHistory},
+		{"precision.margin", p.Margin, 0, recipe.MaxMargin},
+		{"precision.weight_margin", p.WeightMargin, 0, recipe.MaxMargin},
+		{"precision.grad_margin", p.GradMargin, 0, recipe.MaxMargin},
+		{"precision.smooth_margin", p.SmoothMargin, 0, recipe.MaxMargin},
 	} {
 		if f.value != nil {
 			inRange(v, f.key, *f.value, f.low, f.high)
@@ -321,9 +320,10 @@ func (v *validator) row(at string, r PrecisionRow) {
 	_, err = recipe.ParseScaleFormat(r.Scale)
 	v.parsed(at+".scale", err)
 	v.rounding(at+".rounding", r.Rounding)
-	if r.Format == "" && r.Scaling == "" && r.Granularity == "" && r.Scale == "" && r.Rounding == "" {
-		v.fail("%s sets nothing; give it a format, a scaling, a granularity, a scale or a rounding", at)
+	if r.Format == "" && r.Scaling == "" && r.Granularity == "" && r.Scale == "" && r.Rounding == "" && r.History == nil && r.Margin == nil {
+		v.fail("%s sets nothing; give it a format, a scaling, a granularity, a scale, a rounding, a history or a margin", at)
 	}
+	v.window(at, r)
 	if d, err := fp8.ParseDType(r.Format); err == nil && !d.IsQuantized() {
 		for _, f := range []struct{ name, value string }{{"scaling", r.Scaling}, {"granularity", r.Granularity}, {"scale", r.Scale}} {
 			if f.value != "" {
@@ -333,6 +333,26 @@ func (v *validator) row(at string, r PrecisionRow) {
 	}
 	if r.Operand == "grad" && r.GEMM == "fprop" || r.Operand == "weight" && r.GEMM == "wgrad" || r.Operand == "input" && r.GEMM == "dgrad" {
 		v.fail("%s matches nothing: %s has no operand %s; change gemm or operand", at, r.GEMM, r.Operand)
+	}
+}
+
+// window checks the history and the margin of a row, which belong to delayed scales.
+func (v *validator) window(at string, r PrecisionRow) {
+	for _, f := range []struct {
+		name      string
+		value     *int
+		low, high int
+	}{{"history", r.History, 1, recipe.MaxHistory}, {"margin", r.Margin, 0, recipe.MaxMargin}} {
+		if f.value == nil {
+			continue
+		}
+		inRange(v, at+"."+f.name, *f.value, f.low, f.high)
+		if r.Scaling != "" && r.Scaling != recipe.Delayed.String() {
+			v.fail("%s: %s = %d does not apply to scaling = %q, which keeps no history; drop one of them", at, f.name, *f.value, r.Scaling)
+		}
+		if d, err := fp8.ParseDType(r.Format); err == nil && !d.IsQuantized() {
+			v.fail("%s: %s = %d does not apply to format = %q, which has no scale; drop one of them", at, f.name, *f.value, r.Format)
+		}
 	}
 }
 

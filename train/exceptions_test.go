@@ -54,6 +54,12 @@ func TestExceptionsAreOneRow(t *testing.T) {
 			"layers.0.self_attn.output",
 			[]string{"layers.0.self_attn.output.e4m3"},
 		},
+		"history and margin of one product": {
+			"fp8-delayed",
+			PrecisionRow{Scope: "layers.1.*.q_proj", GEMM: "wgrad", Operand: "input", History: new(64), Margin: new(2)},
+			"layers.1.self_attn.input",
+			[]string{"layers.1.self_attn.input.e4m3", "layers.1.self_attn.input.e4m3.delayed.nearest"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := small(t, c.recipe)

@@ -87,8 +87,8 @@ func FuzzRows(f *testing.F) {
 		c := Default()
 		c.Recipe = name
 		c.Precision.Rows = []PrecisionRow{
-			{scope, gemm, operand, format, scaling, granularity, scale, rounding},
-			{scope2, gemm2, "", "e5m2", "", "", "", ""},
+			{Scope: scope, GEMM: gemm, Operand: operand, Format: format, Scaling: scaling, Granularity: granularity, Scale: scale, Rounding: rounding},
+			{Scope: scope2, GEMM: gemm2, Format: "e5m2"},
 		}
 		phases, err := c.Phases()
 		if err != nil {

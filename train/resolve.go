@@ -277,5 +277,7 @@ func parseRow(row PrecisionRow) (parsed recipe.Row, err error) {
 		}
 		parsed.Rounding = &rounding
 	}
+	override(&parsed.History, row.History)
+	parsed.Margin = row.Margin
 	return parsed, nil
 }
