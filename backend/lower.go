@@ -86,7 +86,7 @@ func Unfuse(p *Program, fused func(Op) bool) (*Program, error) {
 }
 
 func plainStore(c Cast) bool {
-	return c.Scale == nil && c.Amax == nil && !c.Transpose && c.Rounding == fp8.Nearest &&
+	return c.Scale == nil && c.Amax == nil && !c.Transpose && c.Rounding == fp8.Nearest && c.Precision == fp8.Invalid &&
 		(c.Out.DType == fp8.F32 || c.Out.DType == fp8.BF16)
 }
 

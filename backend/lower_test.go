@@ -45,6 +45,20 @@ mlp fwd Quantize X=mlp.h:bf16[4, 6] Out[0].Out:=t8:e4m3[4, 6] Out[0].Out.Scale=t
 `), "\n"), strings.Split(strings.TrimSpace(dump(t, q)), "\n"))
 }
 
+// A cast to BF16 with fewer bits is no plain store: the backend may lack it in other ops.
+func TestUnfuseMovesPrecision(t *testing.T) {
+	e8m5, err := fp8.ParseDType("e8m5")
+	require.NoError(t, err)
+	for _, precision := range []fp8.DType{fp8.Invalid, e8m5} {
+		m := &maker{vars: backend.NewVars()}
+		p := m.vars.Program("p")
+		p.Add(&backend.SwiGLU{Up: m.b(4, 6), Gate: m.b(4, 6), Out: []backend.Cast{{Out: m.b(4, 6), Precision: precision}}})
+		q, err := backend.Unfuse(p, func(backend.Op) bool { return false })
+		require.NoError(t, err)
+		require.Equal(t, precision == e8m5, strings.Contains(dump(t, q), "Quantize"), precision)
+	}
+}
+
 func TestUnfuseKeepsFusedOps(t *testing.T) {
 	p := fused()
 	q, err := backend.Unfuse(p, func(op backend.Op) bool {

@@ -103,6 +103,11 @@ type Cast struct {
 	// not Out. It gives copies of one tensor in different layouts equal codes.
 	Stream string
 
+	// Precision is the format that values are rounded to if Out's has more values: one that
+	// BF16 contains (fp8.Format.Container), such as E8M5, for an Out in BF16. It rounds to
+	// nearest even, and overflows to infinity as BF16 does.
+	Precision fp8.DType
+
 	// Rule says how block scales follow from the blocks' amaxes. Limit applies to scales
 	// in F32; others imply Out's largest value.
 	Rule  fp8.ScaleRule
@@ -132,6 +137,11 @@ func (c Cast) check(rows, cols int) error {
 	}
 	if c.Amax != nil {
 		k.scalar("Amax", c.Amax)
+	}
+	k.that(c.Out.DType.Format().Container == c.Out.DType, "Out is %s, which memory holds as %s: make it that, with Precision %s", c.Out, c.Out.DType.Format().Container, c.Out.DType)
+	if c.Precision != fp8.Invalid {
+		k.that(c.Precision != c.Out.DType && c.Precision.Format().Container == c.Out.DType, "Precision is %s, which Out, %s, does not contain: use bf16 with fewer bits, such as e8m5, for an Out in bf16", c.Precision, c.Out)
+		k.that(c.Rounding == fp8.Nearest, "Precision %s takes no stochastic rounding", c.Precision)
 	}
 	k.that(c.Rounding <= fp8.Stochastic, "unknown rounding %d", uint8(c.Rounding))
 	if c.Rounding == fp8.Stochastic {

@@ -1,6 +1,9 @@
 package fp8
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // EncodeBF16 rounds src to nearest BF16, ties to even, and writes the codes to
 // dst. Overflow gives infinity instead of saturating, as in IEEE 754: BF16 has
@@ -22,6 +25,45 @@ func EncodeBF16Stochastic(dst []uint16, src []float32, key, index uint64) {
 	encodeBF16StochasticGo(dst[:odd], src[:odd], key, index)
 	n := odd + encodeBF16StochasticVectors(dst[odd:], src[odd:], key, index+uint64(odd))
 	encodeBF16StochasticGo(dst[n:], src[n:], key, index+uint64(n))
+}
+
+// EncodeBF16As rounds src to the nearest values of d, ties to even, and writes their BF16
+// codes to dst. d is a format that BF16 contains, such as E8M5 (Format.Container), or BF16
+// itself. Overflow gives infinity, as in EncodeBF16: such a format has no scale either.
+//
+// EncodeBF16As panics if dst is shorter than src or BF16 does not contain d.
+func EncodeBF16As(dst []uint16, src []float32, d DType) {
+	f := d.row()
+	switch {
+	case d == BF16:
+		EncodeBF16(dst, src)
+		return
+	case f.Container != BF16:
+		panic(fmt.Sprintf("fp8: EncodeBF16As: bf16 does not contain %s", d))
+	}
+	dst = dst[:len(src)]
+	smallest, drop, limit, _ := f.castConstants()
+	half := uint32(1)<<(drop-1) - 1
+	// The unit in the last place of subnormal is that of d's subnormal values: adding
+	// subnormal to one of them rounds it.
+	subnormal := math.Float32frombits(smallest + drop<<23)
+	for i, x := range src {
+		b := math.Float32bits(x)
+		a := b &^ signBit
+		switch {
+		case a > infBits:
+			dst[i] = 0x7fff
+			continue
+		case a < smallest:
+			a = math.Float32bits(math.Float32frombits(a) + subnormal - subnormal)
+		default:
+			a = (a + half + a>>(drop&31)&1) >> (drop & 31) << (drop & 31)
+		}
+		if a > limit {
+			a = infBits
+		}
+		dst[i] = uint16((a | b&signBit) >> 16)
+	}
 }
 
 // DecodeBF16 writes the float32 values of the BF16 codes in src to dst.

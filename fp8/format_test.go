@@ -3,6 +3,7 @@ package fp8
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -87,6 +88,76 @@ func TestRounded(t *testing.T) {
 	}
 	require.Equal(t, uint32(0x7f80), parsed("e8m5").Nearest(math.MaxFloat32, NonSaturating))
 	require.Equal(t, uint32(0x7f7c), parsed("e8m5").Nearest(math.MaxFloat32, Saturate))
+}
+
+// TestEncodeBF16As compares with rounding to a multiple of the spacing in float64, around
+// all values and midpoints, and with Nearest.
+func TestEncodeBF16As(t *testing.T) {
+	var src []float32
+	for high := range uint32(1 << 16) {
+		for _, low := range []uint32{0, 1, 0x7fff, 0x8000, 0x8001, 0xffff} {
+			src = append(src, math.Float32frombits(high<<16|low))
+		}
+	}
+	dst := make([]uint16, len(src))
+	for _, d := range append(slices.Clone(roundedFormats), parsed("e2m7"), BF16) {
+		f := d.Format()
+		EncodeBF16As(dst, src, d)
+		for i, x := range src {
+			if x != x {
+				require.Equal(t, uint16(0x7fff), dst[i])
+				continue
+			}
+			_, exponent := math.Frexp(float64(x))
+			spacing := math.Ldexp(1, max(exponent-1, 1-f.Bias)-f.Mantissa)
+			want := math.Copysign(math.RoundToEven(float64(x)/spacing)*spacing, float64(x))
+			if math.Abs(want) > float64(d.Max()) {
+				want = math.Copysign(math.Inf(1), want)
+			}
+			if got := BF16.Float32(uint32(dst[i])); math.Float32bits(float32(want)) != math.Float32bits(got) {
+				t.Fatalf("%s: %v is %v, want %v", d, x, got, want)
+			}
+			if i%7 == 0 && uint32(dst[i]) != d.Nearest(x, NonSaturating) {
+				t.Fatalf("%s: Nearest of %v differs", d, x)
+			}
+		}
+	}
+	require.PanicsWithValue(t, "fp8: EncodeBF16As: bf16 does not contain e5m2", func() { EncodeBF16As(dst, src, E5M2) })
+}
+
+// Studies of reduced mantissas often clear the low bits of BF16 codes instead of rounding,
+// which costs 4.2 and 5.3 dB of normal values. The figures are from NumPy.
+func TestTruncationIsWorse(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	src := make([]float32, 1<<18)
+	for i := range src {
+		src[i] = float32(random.NormFloat64())
+	}
+	sqnr := func(codes []uint16) float64 {
+		var signal, noise float64
+		for i, x := range src {
+			e := float64(x) - float64(BF16.Float32(uint32(codes[i])))
+			signal, noise = signal+float64(x)*float64(x), noise+e*e
+		}
+		return 10 * math.Log10(signal/noise)
+	}
+	codes := make([]uint16, len(src))
+	for _, c := range []struct {
+		name                string
+		rounded, truncation float64
+	}{{"bf16", 55.58, 0}, {"e8m5", 43.55, 39.30}, {"e8m3", 31.52, 26.20}} {
+		d := parsed(c.name)
+		EncodeBF16As(codes, src, d)
+		require.InDelta(t, c.rounded, sqnr(codes), 0.05, c.name)
+		if c.truncation == 0 {
+			continue
+		}
+		EncodeBF16(codes, src)
+		for i := range codes {
+			codes[i] &^= 1<<(7-d.Format().Mantissa) - 1
+		}
+		require.InDelta(t, c.truncation, sqnr(codes), 0.05, c.name)
+	}
 }
 
 // TestGrammar casts to every format of at most eight bits that has a name without a bias,

@@ -38,12 +38,16 @@ type Base struct {
 	channels   int // of ChannelMax, while layers are being declared
 }
 
-// NewBase returns a Base without layers. It returns an error for an invalid recipe.
+// NewBase returns a Base without layers. It returns an error for an invalid recipe, and for
+// one whose scopes have slices that have not counted the layers ([recipe.Recipe.Over]).
 func NewBase(r recipe.Recipe, vars *backend.Vars) (*Base, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
-	return &Base{Recipe: r, Vars: vars, Scales: Scales{delayedWindow: r.History}}, nil
+	if r.NeedsLayers() {
+		return nil, fmt.Errorf("recipe %s: its scopes have slices, which count the model's layers: call Recipe.Over or Recipe.For with them first", r.Name)
+	}
+	return &Base{Recipe: r, Vars: vars}, nil
 }
 
 // Build declares the scale state and the cached copies of weights. It follows the

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -194,7 +195,7 @@ func TestOrderOfDeclarations(t *testing.T) {
 	require.PanicsWithValue(t, "nn: parameter third.weight is declared after Build: declare all layers and slots before", func() {
 		m.Linear("third", 16, 16, 0.1)
 	})
-	require.PanicsWithValue(t, "nn: slot input has no copy e5m2 delayed margin 4 stochastic: declare the slot with the copies of all its readers", func() {
+	require.PanicsWithValue(t, "nn: slot input has no copy e5m2 delayed history 16 margin 4 stochastic: declare the slot with the copies of all its readers", func() {
 		p.Open(m.input, 16, 32).As(m.first.Grads()[0])
 	})
 	require.NoError(t, p.Err())
@@ -224,5 +225,21 @@ func TestEmbeddingWithoutAHead(t *testing.T) {
 			require.NoError(t, p.Err())
 			require.Equal(t, []int{4, 16}, x.Shape)
 		}
+	}
+}
+
+// A Base cannot count the layers that are yet to be declared; a Model knows their number.
+func TestSlicesNeedTheLayers(t *testing.T) {
+	r, err := recipe.Lookup("fp8-current")
+	require.NoError(t, err)
+	r.Rows = append([]recipe.Row{{Scope: "layers[-1:].*", DType: fp8.BF16}}, r.Rows...)
+	_, err = nn.NewBase(r, backend.NewVars())
+	require.ErrorContains(t, err, "recipe fp8-current: its scopes have slices, which count the model's layers: call Recipe.Over")
+	c := nn.Config{Layers: 2, Dim: 32, Heads: 2, KVHeads: 1, FFN: 32, Vocab: 32, Activation: nn.SwiGLU, RopeTheta: 1e4, NormEps: 1e-5, InitStd: 0.1}
+	m, err := nn.New(c, r, backend.NewVars())
+	require.NoError(t, err)
+	for _, l := range m.Linears() {
+		got := m.Recipe.Cast(l, recipe.Fprop, recipe.Weight).DType
+		require.Equal(t, strings.HasPrefix(l.Scope, "layers.0."), got == fp8.E4M3, l.Scope)
 	}
 }

@@ -20,6 +20,19 @@ type Copy struct {
 // plain returns a copy in format d without scales.
 func plain(d fp8.DType) Copy { return Copy{Cast: recipe.Cast{DType: d}} }
 
+// stored returns the format of the copy's elements in memory: BF16 for one that BF16
+// contains, such as E8M5, to which a cast rounds.
+func (s Copy) stored() fp8.DType { return s.DType.Format().Container }
+
+// cast returns the cast that stores t, without scales.
+func (s Copy) cast(t *backend.Tensor) backend.Cast {
+	c := backend.Cast{Out: t}
+	if s.DType != t.DType {
+		c.Precision = s.DType
+	}
+	return c
+}
+
 // blockScaled reports whether the copy has per-row or block scales, which the op that casts
 // computes.
 func (s Copy) blockScaled() bool { return s.Block != backend.PerTensor }
@@ -82,7 +95,9 @@ func (s *Scales) declare(name string, weight bool, casts []Copy) *Slot {
 		if c.Hadamard.On() {
 			copyName += "." + hadamardName(c.Hadamard)
 		}
-		for _, more := range []string{c.Scaling.String() + "." + c.Rounding.String(), c.Scale.String()} {
+		for _, more := range []string{
+			c.Scaling.String() + "." + c.Rounding.String(), c.Scale.String(), fmt.Sprintf("history%d.margin%d", c.History, c.Margin),
+		} {
 			if slices.Contains(sl.names, copyName) {
 				copyName += "." + more
 			}

@@ -164,7 +164,7 @@ func (b *Base) cacheWeights(l *Linear) {
 		stash := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
 			return b.Vars.Tensor(backend.Stash, name, d, shape...)
 		}
-		l.cached[i] = stash(l.weight.Name+"."+l.copies.names[i], c.DType, l.weight.Shape...)
+		l.cached[i] = stash(l.weight.Name+"."+l.copies.names[i], c.stored(), l.weight.Shape...)
 		if c.blockScaled() {
 			c.declareScale(l.cached[i], stash)
 		}
@@ -200,7 +200,7 @@ func (l *Linear) castWeight(p *Pass) {
 		if q.X == nil {
 			q.X = p.gather(l.weight, "weight.whole")
 		}
-		cast := backend.Cast{Out: t}
+		cast := c.cast(t)
 		if c.blockScaled() {
 			cast = c.blockCast(t)
 		}

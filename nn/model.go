@@ -34,6 +34,13 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	if r.NeedsLayers() {
+		layers, err := c.Linears()
+		if err != nil {
+			return nil, err
+		}
+		r = r.Over(layers)
+	}
 	b, err := NewBase(r, vars)
 	if err != nil {
 		return nil, err

@@ -120,7 +120,7 @@ func (s *Scales) converted(t *backend.Tensor, r *record, get func(name string) (
 		}
 		scale := float32(1)
 		if r.cast.Scaling != recipe.Unit {
-			amax := fp8.Amax(history[:min(s.window(r), len(history))])
+			amax := fp8.Amax(history[:min(r.window(), len(history))])
 			if scale, _ = fp8.ScaleFor(amax, r.cast.Limit(), r.cast.Scale == recipe.Pow2); r.cast.Scale.Outer {
 				scale = fp8.OuterScale(amax, r.cast.Limit())
 			}

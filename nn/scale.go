@@ -36,7 +36,7 @@ type measuredCast struct {
 
 // updatedLike reports whether one UpdateScale op can choose both scales.
 func (r *record) updatedLike(q *record) bool {
-	return r.cast.Scaling == q.cast.Scaling && r.cast.Limit() == q.cast.Limit() && r.cast.Scale == q.cast.Scale
+	return r.cast.Scaling == q.cast.Scaling && r.cast.Limit() == q.cast.Limit() && r.cast.Scale == q.cast.Scale && r.cast.History == q.cast.History
 }
 
 // Scales is the scale state of a model, packed into four tensors so that one
@@ -47,15 +47,15 @@ func (r *record) updatedLike(q *record) bool {
 //	fp8.scale         State [n]          multiplies before the cast
 //	fp8.scale_inv     State [n]          dequantizes
 //
-// Records are sorted into ranges of equal scaling, limit and scale format, with
+// The window is the longest of all records; each reads the rows of its own. Records are
+// sorted into ranges of equal scaling, limit, scale format and window, with
 // activations and gradients before weights: a micro-batch clears the maxima of
 // the former, an update those of the latter. Per-row and block scales have no
 // record: they do not outlive the copy that they belong to.
 type Scales struct {
-	delayedWindow int // amax history window of delayed scaling, in updates
-	records       []*record
-	measured      []measuredCast
-	one           *backend.Tensor // the constant 1 of unit scaling
+	records  []*record
+	measured []measuredCast
+	one      *backend.Tensor // the constant 1 of unit scaling
 
 	Amax, History, Scale, ScaleInv *backend.Tensor
 	firstWeight                    int
@@ -83,10 +83,15 @@ func (s *Scales) pack(vars *backend.Vars) {
 			cmp.Compare(a.cast.Scaling, b.cast.Scaling),
 			cmp.Compare(a.cast.Limit(), b.cast.Limit()),
 			compareBools(a.cast.Scale != recipe.Pow2, b.cast.Scale != recipe.Pow2),
+			cmp.Compare(a.cast.History, b.cast.History),
 		)
 	})
+	window := runningWindow
+	for _, r := range s.records {
+		window = max(window, r.window())
+	}
 	s.Amax = vars.Tensor(backend.Stash, "fp8.amax", fp8.F32, n)
-	s.History = vars.Tensor(backend.State, "fp8.amax_history", fp8.F32, max(s.delayedWindow, runningWindow), n)
+	s.History = vars.Tensor(backend.State, "fp8.amax_history", fp8.F32, window, n)
 	s.Scale = vars.Tensor(backend.State, "fp8.scale", fp8.F32, n)
 	s.ScaleInv = vars.Tensor(backend.State, "fp8.scale_inv", fp8.F32, n)
 	s.firstWeight = n
@@ -141,7 +146,7 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 		}
 		if first.cast.Scaling != recipe.Unit {
 			p.Add(&backend.UpdateScale{
-				History:  s.History.RowRange(0, s.window(first)).Columns(first.name+".history", from, to-from),
+				History:  s.History.RowRange(0, first.window()).Columns(first.name+".history", from, to-from),
 				Skip:     skip,
 				Scale:    s.Scale.Slice(first.name+".scales", from, to-from),
 				ScaleInv: s.ScaleInv.Slice(first.name+".scale_invs", from, to-from),
@@ -153,9 +158,9 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 }
 
 // window returns the amax history window of a record's scale, in updates.
-func (s *Scales) window(r *record) int {
+func (r *record) window() int {
 	if r.cast.Scaling == recipe.Delayed {
-		return s.delayedWindow
+		return r.cast.History
 	}
 	return runningWindow
 }

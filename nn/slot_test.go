@@ -204,6 +204,64 @@ func mustModel(t *testing.T, name string, exceptions ...recipe.Row) *nn.Model {
 	return m
 }
 
+// Each record's scale follows from its own window and limit.
+func TestHistoriesOfRows(t *testing.T) {
+	two := 2
+	m, err := model(t, "fp8-delayed",
+		recipe.Row{Scope: "*.mlp.up_proj", Operand: recipe.Weight, History: 40, Margin: &two},
+		recipe.Row{Scope: "*.q_proj", GEMM: recipe.Wgrad, Operand: recipe.Input, History: 3},
+		recipe.Row{Scope: "*.v_proj", GEMM: recipe.Wgrad, Operand: recipe.Input, History: 5},
+		recipe.Row{Scope: "*.k_proj", GEMM: recipe.Wgrad, Operand: recipe.Input, History: 3, Margin: &two},
+		recipe.Row{Scope: "*.k_proj", Operand: recipe.Grad, Scaling: recipe.Current},
+	)
+	require.NoError(t, err)
+	n := m.Scales.Scale.Cols()
+	require.Equal(t, []int{40, n}, m.Scales.History.Shape)
+	columns, index := map[int]string{}, make([]float32, n)
+	for i := range index {
+		index[i] = float32(i)
+	}
+	m.Unpack(m.Scales.Scale, index, func(name string, _ []int, part []float32) {
+		columns[int(part[0])] = strings.TrimPrefix(strings.TrimSuffix(name, ".scale"), "layers.0.")
+	})
+	p := m.Vars.Program("update")
+	m.UpdateScales(p, nil)
+	require.NoError(t, p.Err())
+	windows, limits := map[string]int{}, map[string]float32{}
+	for _, node := range p.Nodes() {
+		if op, ok := node.Op.(*backend.UpdateScale); ok {
+			require.Equal(t, op.Scale.Offset, op.History.Offset)
+			for i := range op.Scale.Elems() {
+				name := columns[op.Scale.Offset+i]
+				require.Zero(t, windows[name], name)
+				windows[name], limits[name] = op.History.Rows(), op.Limit
+			}
+		}
+	}
+	require.Len(t, windows, n)
+	for name, window := range windows {
+		want, limit := 16, float32(448)
+		switch {
+		case name == "mlp.up_proj.weight.e4m3":
+			want, limit = 40, 448./4
+		case name == "self_attn.input.e4m3": // q_proj's wgrad is declared after its fprop
+		case name == "self_attn.input.e4m3.delayed.nearest":
+			want = 3
+		case name == "self_attn.input.e4m3.delayed.nearest.pow2":
+			want, limit = 3, 448./4
+		case name == "self_attn.input.e4m3.delayed.nearest.pow2.history5.margin0":
+			want = 5
+		case name == "self_attn.k_proj.grad.e5m2":
+			limit = 57344
+		case strings.Contains(name, ".grad."):
+			limit = 57344. / 16
+		}
+		require.Equal(t, want, window, name)
+		require.Equal(t, limit, limits[name], name)
+	}
+	require.Contains(t, windows, "self_attn.input.e4m3.delayed.nearest.pow2.history5.margin0")
+}
+
 // Records whose scales are rounded down to powers of two are updated by another op
 // than records whose scales are not.
 func TestScalesHaveTheirFormat(t *testing.T) {

@@ -43,11 +43,11 @@ func (p *Pass) Open(s *Slot, rows, cols int) *Value {
 		if p.Mode == Frozen && (c.blockScaled() && c.Block.Rows != 1 || c.Hadamard.On()) {
 			continue // tokens share scales: only a backward reads this copy
 		}
-		t := p.root.Temp(s.name+"."+s.names[i], c.DType, rows, cols)
+		t := p.root.Temp(s.name+"."+s.names[i], c.stored(), rows, cols)
 		v.copies[i] = t
 		switch {
 		case !c.DType.IsQuantized():
-			v.casts = append(v.casts, backend.Cast{Out: t})
+			v.casts = append(v.casts, c.cast(t))
 			if c.DType == p.compute {
 				v.wide = t
 			}

@@ -30,6 +30,7 @@ type group struct {
 
 // groups returns the groups of a model's layers.
 func (r Recipe) groups(layers []Layer) []group {
+	r = r.Over(layers)
 	var list []group
 	for _, l := range layers {
 		var casts [3][2]Cast
@@ -62,6 +63,7 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 			lines = append(lines, []string{name})
 		}
 		lines = append(lines, r.describeGEMMs(g)...)
+		lines = append(lines, r.describeRows(g)...)
 	}
 	var widths [2]int // names may be longer than the column below them
 	for _, line := range lines {
@@ -107,10 +109,7 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 
 // describeDelayed returns one line, or one line per part if that would be too long.
 func (r Recipe) describeDelayed() []string {
-	parts := []string{fmt.Sprintf("amax of the last %d updates", r.History)}
-	if r.History == 1 {
-		parts[0] = "amax of the last update"
-	}
+	parts := []string{lastUpdates(r.History)}
 	for _, m := range []struct {
 		binades int
 		of      string
@@ -126,6 +125,53 @@ func (r Recipe) describeDelayed() []string {
 		return []string{line}
 	}
 	return parts
+}
+
+func lastUpdates(n int) string {
+	if n == 1 {
+		return "amax of the last update"
+	}
+	return fmt.Sprintf("amax of the last %d updates", n)
+}
+
+// describeRows returns a line for each operand of a group whose history or margin, set by
+// rows, differs from the recipe's, which the end of the table states.
+func (r Recipe) describeRows(g group) (lines [][]string) {
+	for _, o := range []Operand{Input, Weight, Grad} {
+		var texts, names []string
+		for i, p := range GEMMs {
+			for side, operand := range []Operand{p.A, p.B} {
+				if operand == o {
+					texts = append(texts, r.ownHistory(g.casts[i][side], o))
+					names = append(names, fmt.Sprintf("%s of %s", o, p.GEMM))
+				}
+			}
+		}
+		if texts[0] == texts[1] { // each operand has two GEMMs
+			texts, names = texts[:1], []string{o.String()}
+		}
+		for i, text := range texts {
+			if text != "" {
+				lines = append(lines, []string{"  " + names[i] + ": " + text})
+			}
+		}
+	}
+	return lines
+}
+
+// ownHistory describes the history and margin of a cast that differ from the recipe's.
+func (r Recipe) ownHistory(c Cast, o Operand) string {
+	if c.Scaling != Delayed {
+		return ""
+	}
+	var parts []string
+	if c.History != r.History {
+		parts = append(parts, lastUpdates(c.History))
+	}
+	if c.Margin != r.margin(o) {
+		parts = append(parts, fmt.Sprintf("headroom 2^%d", c.Margin))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // String returns one line: the form, and the settings that differ from the default.
@@ -188,7 +234,7 @@ func (r Recipe) describeGEMMs(g group) (lines [][]string) {
 // "smooth", which implies a current scale unless the text says delayed.
 func (r Recipe) describeCast(g group, gemm, side int) string {
 	c := g.casts[gemm][side]
-	c.Margin = 0                                      // the table states margins once, at its end
+	c.History, c.Margin = 0, 0                        // lines of their own state them
 	if c.Hadamard == g.casts[gemm][1-side].Hadamard { // and the rotation beside the GEMM
 		c.Hadamard = Hadamard{}
 	}

@@ -28,6 +28,7 @@ type device struct {
 //
 // Each note is a sentence about one change; without notes the recipe is unchanged.
 func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers []Layer) (resolved Recipe, notes []string, err error) {
+	r = r.Over(layers)
 	if e4m3.IsQuantized() && e4m3 != fp8.E4M3 && r.renameE4M3(e4m3) {
 		notes = append(notes, fmt.Sprintf("e4m3 is %s on this device, with maximum %v", e4m3, e4m3.Max()))
 	}
@@ -94,7 +95,7 @@ func (r Recipe) finerScales(layers []Layer) string {
 func (r Recipe) rowScope(scope string, g GEMM, operands ...Operand) string {
 	for _, row := range r.Rows {
 		for _, o := range operands {
-			if row.DType != fp8.Invalid && row.matches(scope, g, o) {
+			if row.DType != fp8.Invalid && r.matches(row, scope, g, o) {
 				return cmp.Or(row.Scope, scope)
 			}
 		}
@@ -119,12 +120,13 @@ func (r *Recipe) renameE4M3(to fp8.DType) (found bool) {
 }
 
 // multiplies reports whether the device has a GEMM for the pair. No device multiplies a
-// format of up to eight bits by a wider one.
+// format of up to eight bits by a wider one, or FP32 by BF16. A format that BF16 contains
+// is BF16.
 func (d *device) multiplies(pair [2]fp8.DType) bool {
 	if pair[0].IsQuantized() || pair[1].IsQuantized() {
 		return fp8.Multiplies(d.pairs, pair[0], pair[1])
 	}
-	return true
+	return pair[0].Format().Container == pair[1].Format().Container
 }
 
 // formats returns the formats that a GEMM reads where the rows give pair.
@@ -145,10 +147,15 @@ func (d *device) formats(pair [2]fp8.DType) [2]fp8.DType {
 }
 
 // remedy returns the rest of a row that makes a GEMM of a and b possible: another FP8
-// format for one operand or for both, else the compute format for both.
+// format for one operand or for both, else a wide format for both.
 func (d *device) remedy(a, b Operand, pair [2]fp8.DType, compute fp8.DType) string {
-	if pair[0].IsQuantized() != pair[1].IsQuantized() {
+	switch {
+	case pair[0].IsQuantized() != pair[1].IsQuantized():
 		return fmt.Sprintf("format = %q", compute)
+	case !pair[0].IsQuantized() && pair[0] == compute: // the row that gives pair[1] is to give both
+		return fmt.Sprintf("format = %q", pair[1])
+	case !pair[0].IsQuantized():
+		return fmt.Sprintf("format = %q", pair[0])
 	}
 	for _, f := range []struct {
 		as   fp8.DType

@@ -152,6 +152,54 @@ func TestForContradictions(t *testing.T) {
 	}
 }
 
+// Both operands of a GEMM have FP32, BF16 (or fewer bits of it) or up to eight bits; the
+// error names a row that gives them one format.
+func TestForWideFormats(t *testing.T) {
+	for _, c := range []struct {
+		recipe string
+		row    Row
+		want   string // "" for a recipe that works
+	}{
+		{"bf16", Row{Scope: "layers.1.mlp.*", DType: fp8.F32}, ""},
+		{"bf16", Row{Scope: "layers.1.mlp.*", GEMM: Wgrad, DType: fp8.F32}, ""},
+		{"bf16", Row{Scope: "layers.1.mlp.*", Operand: Input, DType: e8m5}, ""},
+		{"fp32", Row{Scope: "layers.1.mlp.*", DType: fp8.BF16}, ""},
+		{"fp32", Row{Scope: "layers.1.mlp.*", DType: e8m5}, ""},
+		{"fp8-current", Row{Scope: "layers.1.mlp.*", GEMM: Dgrad, DType: fp8.F32}, ""},
+		{
+			"bf16",
+			Row{Scope: "layers[1:].mlp.*", Operand: Weight, DType: fp8.F32},
+			`recipe bf16: layers.1.mlp.up_proj: fprop multiplies input in bf16 by weight in fp32, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers[1:].mlp.*", gemm = "fprop", format = "fp32"`,
+		},
+		{
+			"bf16-e8m5",
+			Row{Scope: "layers.1.mlp.*", GEMM: Wgrad, Operand: Grad, DType: fp8.F32},
+			`recipe bf16-e8m5: layers.1.mlp.up_proj: wgrad multiplies grad in fp32 by input in e8m5, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.1.mlp.*", gemm = "wgrad", format = "fp32"`,
+		},
+		{
+			"fp32",
+			Row{Scope: "layers.1.mlp.*", Operand: Grad, DType: e8m5},
+			`dgrad multiplies grad in e8m5 by weight in fp32, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.1.mlp.*", gemm = "dgrad", format = "e8m5"`,
+		},
+		{
+			"fp8-current",
+			Row{Scope: "layers.1.mlp.*", GEMM: Dgrad, Operand: Grad, DType: e8m5},
+			`dgrad multiplies grad in e8m5 by weight in e4m3, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.1.mlp.*", gemm = "dgrad", format = "bf16"`,
+		},
+	} {
+		r := lookup(t, c.recipe)
+		r.Rows = append([]Row{c.row}, r.Rows...)
+		require.NoError(t, r.Validate())
+		_, notes, err := r.For(fp8.E4M3, mixedPairs, decoder(2))
+		if c.want == "" {
+			require.NoError(t, err)
+			require.Empty(t, notes)
+			continue
+		}
+		require.ErrorContains(t, err, c.want)
+	}
+}
+
 // CheckPerTensor accepts recipes with per-tensor scales alone. Its error names the layer,
 // the GEMM and the operand.
 func TestCheckPerTensor(t *testing.T) {

@@ -11,14 +11,16 @@
 //	wgrad   dW = dyᵀ · x     grad, input
 //
 // A row matches by the layer's path, the GEMM and the operand. It sets any of
-// format, scaling, granularity, scale format, rounding and rotation. The first matching
-// row that sets a field decides it, so an exception sets only the fields that differ
+// format, scaling, granularity, scale format, rounding, rotation, and history and margin of
+// delayed scales. The first matching row that sets a field decides it, so an exception sets
+// only the fields that differ
 // and precedes the general row.
 //
 // Most recipes store activations and weights in E4M3, which has more precision,
 // and gradients in E5M2, which has more range. Gradients are rounded
-// stochastically, which preserves values below half a step in expectation.
-// Embedding, norms, attention, residual stream and head stay in the recipe's
+// stochastically, which preserves values below half a step in expectation. Rows may
+// also give FP32 under a BF16 recipe, to both operands of a GEMM, and BF16 with fewer
+// bits, such as E8M5. Embedding, norms, attention, residual stream and head stay in the recipe's
 // compute format, usually BF16.
 //
 // [Recipe.For] adapts a recipe to a device that has another E4M3 or no GEMM for
@@ -28,7 +30,6 @@ package recipe
 import (
 	"cmp"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -78,7 +79,10 @@ func parse[T ~uint8](what string, names []string, s string) (T, error) {
 
 // Row is one line of a recipe's table.
 type Row struct {
-	Scope   string // glob on the layer's path, "layers.0.mlp.*"; empty matches all
+	// Scope is a glob on the layer's path, "layers.0.mlp.*", in which a name may have a
+	// slice of its numbers, as in Python: "layers[:2].*", "layers[-8:].mlp.*". Empty
+	// matches all.
+	Scope   string
 	GEMM    GEMM
 	Operand Operand
 
@@ -88,24 +92,31 @@ type Row struct {
 	Scale       ScaleFormat
 	Rounding    *fp8.Rounding
 	Hadamard    Hadamard
+	// History and Margin replace the recipe's, for delayed scales: the amax history window
+	// in updates, and the binades below the format's maximum that scales keep free.
+	History int
+	Margin  *int
 }
 
-func (r Row) matches(scope string, g GEMM, o Operand) bool {
-	if r.GEMM != AnyGEMM && r.GEMM != g || r.Operand != AnyOperand && r.Operand != o {
+// matches reports whether a row matches an operand of a layer's GEMM.
+func (r Recipe) matches(row Row, scope string, g GEMM, o Operand) bool {
+	if row.GEMM != AnyGEMM && row.GEMM != g || row.Operand != AnyOperand && row.Operand != o {
 		return false
 	}
-	ok, _ := path.Match(r.Scope, scope) // Validate has checked the pattern
-	return ok || r.Scope == ""
+	return row.Scope == "" || inScope(row.Scope, scope, r.depths)
 }
 
 // Cast describes how one operand of a GEMM is stored. All fields but DType are
-// zero unless DType is FP8.
+// zero unless DType is quantized.
 type Cast struct {
+	// DType is the format: of up to eight bits (IsQuantized), BF16, FP32, or BF16 with
+	// fewer bits, such as E8M5, to which values are rounded and which GEMMs read as BF16.
 	DType       fp8.DType
 	Scaling     Scaling
 	Granularity Granularity
 	Scale       ScaleFormat
 	Rounding    fp8.Rounding
+	History     int // amax history window of a delayed scale, in updates
 	Margin      int // binades kept free below the format's largest value
 	Hadamard    Hadamard
 }
@@ -133,6 +144,9 @@ func (c Cast) String() string {
 		}
 		if c.Scale != Pow2 && c.Scaling != Unit {
 			s += " " + c.Scale.String()
+		}
+		if c.History != 0 {
+			s += fmt.Sprintf(" history %d", c.History)
 		}
 		if c.Margin != 0 {
 			s += fmt.Sprintf(" margin %d", c.Margin)
@@ -162,6 +176,13 @@ func (c Cast) Validate() error {
 	return c.Hadamard.Validate()
 }
 
+// The largest values of a history, in updates, and a margin, in binades: E5M2 spans 32, so
+// no more can be kept free.
+const (
+	MaxHistory = 1 << 16
+	MaxMargin  = 32
+)
+
 // Recipe chooses the formats of all GEMM operands and of the optimizer state.
 type Recipe struct {
 	Name    string
@@ -182,24 +203,27 @@ type Recipe struct {
 	// code does. Otherwise a calibration before the first step measures them.
 	ColdStart bool
 
-	device *device // set by For if some GEMM needs other formats than its rows give
+	device *device        // set by For if some GEMM needs other formats than its rows give
+	depths map[string]int // set by Over, see there
 }
 
-// Cast returns the cast of one operand of one GEMM of a layer.
+// Cast returns the cast of one operand of one GEMM of a layer. A recipe whose scopes have
+// slices must have passed through Over.
 func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 	c := Cast{DType: r.format(l.Scope, g, o)}
 	if !c.DType.IsQuantized() {
 		return c
 	}
-	rounding := false
+	rounding, history, margin := false, 0, (*int)(nil)
 	for _, row := range r.Rows {
-		if !row.matches(l.Scope, g, o) {
+		if !r.matches(row, l.Scope, g, o) {
 			continue
 		}
 		c.Scaling = cmp.Or(c.Scaling, row.Scaling)
 		c.Granularity = cmp.Or(c.Granularity, row.Granularity)
 		c.Scale = cmp.Or(c.Scale, row.Scale)
 		c.Hadamard = cmp.Or(c.Hadamard, row.Hadamard)
+		history, margin = cmp.Or(history, row.History), cmp.Or(margin, row.Margin)
 		if !rounding && row.Rounding != nil {
 			c.Rounding, rounding = *row.Rounding, true
 		}
@@ -217,21 +241,30 @@ func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 		c.Rounding = fp8.Nearest
 	}
 	if c.Scaling == Delayed { // the amax of any other scaling is the tensor's own and may fill the range
-		c.Margin = [...]int{Input: r.Margin, Weight: r.WeightMargin, Grad: r.GradMargin}[o]
+		c.History, c.Margin = cmp.Or(history, r.History), r.margin(o)
+		if margin != nil {
+			c.Margin = *margin
+		}
 	}
 	return c
 }
 
+// margin returns the recipe's margin for an operand, without rows.
+func (r Recipe) margin(o Operand) int {
+	return [...]int{Input: r.Margin, Weight: r.WeightMargin, Grad: r.GradMargin}[o]
+}
+
 // RowHasEffect reports whether row i decides any field of any operand's cast in a model
 // with these linear layers. A row decides a field that no earlier row sets; fields
-// other than the format count in FP8 only, and the scaling does not count where
-// Smooth-SwiGLU chooses it.
+// other than the format count in FP8 only, history and margin with delayed scales only,
+// and the scaling does not count where Smooth-SwiGLU chooses it.
 func (r Recipe) RowHasEffect(i int, layers []Layer) bool {
+	r = r.Over(layers)
 	row := r.Rows[i]
 	for _, l := range layers {
 		for _, p := range GEMMs {
 			for _, o := range []Operand{p.A, p.B} {
-				if row.matches(l.Scope, p.GEMM, o) && r.decides(row, r.Rows[:i], l, p.GEMM, o) {
+				if r.matches(row, l.Scope, p.GEMM, o) && r.decides(row, r.Rows[:i], l, p.GEMM, o) {
 					return true
 				}
 			}
@@ -240,11 +273,12 @@ func (r Recipe) RowHasEffect(i int, layers []Layer) bool {
 	return false
 }
 
-// Unmatched returns the scopes of the rows that name layers by number and match none of these
-// layers: a recipe also serves models with fewer layers than its rows name.
+// Unmatched returns the scopes of the rows that name layers by number, slices included, and match
+// none of these layers: a recipe also serves models with fewer layers than its rows name.
 func (r Recipe) Unmatched(layers []Layer) (scopes []string) {
+	r = r.Over(layers)
 	for _, row := range r.Rows {
-		matched := slices.ContainsFunc(layers, func(l Layer) bool { return row.matches(l.Scope, row.GEMM, row.Operand) })
+		matched := slices.ContainsFunc(layers, func(l Layer) bool { return r.matches(row, l.Scope, row.GEMM, row.Operand) })
 		if !matched && strings.ContainsAny(row.Scope, "0123456789") && !slices.Contains(scopes, row.Scope) {
 			scopes = append(scopes, row.Scope)
 		}
@@ -255,7 +289,7 @@ func (r Recipe) Unmatched(layers []Layer) (scopes []string) {
 // decides reports whether row decides any field of an operand's cast, given the earlier rows.
 func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool {
 	for _, e := range earlier {
-		if !e.matches(l.Scope, g, o) {
+		if !r.matches(e, l.Scope, g, o) {
 			continue
 		}
 		if e.DType != fp8.Invalid {
@@ -276,12 +310,24 @@ func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool
 		if e.Hadamard != (Hadamard{}) {
 			row.Hadamard = Hadamard{}
 		}
+		if e.History != 0 {
+			row.History = 0
+		}
+		if e.Margin != nil {
+			row.Margin = nil
+		}
 	}
 	if row.DType != fp8.Invalid {
 		return true
 	}
 	scaling := row.Scaling != NotGiven && r.smoothScaling(l, o) == NotGiven
-	return r.Cast(l, g, o).DType.IsQuantized() && (scaling || row.Granularity != (Granularity{}) || row.Scale != (ScaleFormat{}) || row.Rounding != nil || row.Hadamard != (Hadamard{}))
+	switch c := r.Cast(l, g, o); {
+	case !c.DType.IsQuantized():
+		return false
+	case c.Scaling == Delayed && (row.History != 0 || row.Margin != nil):
+		return true
+	}
+	return scaling || row.Granularity != (Granularity{}) || row.Scale != (ScaleFormat{}) || row.Rounding != nil || row.Hadamard != (Hadamard{})
 }
 
 // format returns the format of an operand. In a recipe that For has resolved for a
@@ -289,7 +335,7 @@ func (r Recipe) decides(row Row, earlier []Row, l Layer, g GEMM, o Operand) bool
 func (r Recipe) format(scope string, g GEMM, o Operand) fp8.DType {
 	requested := func(o Operand) fp8.DType {
 		for _, row := range r.Rows {
-			if row.DType != fp8.Invalid && row.matches(scope, g, o) {
+			if row.DType != fp8.Invalid && r.matches(row, scope, g, o) {
 				return row.DType
 			}
 		}
@@ -313,8 +359,8 @@ func (r Recipe) format(scope string, g GEMM, o Operand) fp8.DType {
 func (r Recipe) Validate() error {
 	for i, row := range r.Rows {
 		where := fmt.Sprintf("recipe %s, row %d", r.Name, i+1)
-		if _, err := path.Match(row.Scope, ""); err != nil {
-			return fmt.Errorf("%s: scope %q is not a valid glob pattern (see path.Match)", where, row.Scope)
+		if err := CheckScope(row.Scope); err != nil {
+			return fmt.Errorf("%s: %w", where, err)
 		}
 		if row.Operand == Weight && row.Rounding != nil && *row.Rounding != fp8.Nearest {
 			return fmt.Errorf("%s: rounding of weights must be nearest, since every load casts them again (use nearest)", where)
@@ -322,10 +368,17 @@ func (r Recipe) Validate() error {
 		if err := row.Hadamard.Validate(); err != nil {
 			return fmt.Errorf("%s: %w", where, err)
 		}
+		if row.History < 0 || row.History > MaxHistory {
+			return fmt.Errorf("%s: history = %d (use a number of updates from 1 to %d)", where, row.History, MaxHistory)
+		}
+		if row.Margin != nil && (*row.Margin < 0 || *row.Margin > MaxMargin) {
+			return fmt.Errorf("%s: margin = %d (use a number of binades from 0 to %d)", where, *row.Margin, MaxMargin)
+		}
 		switch {
 		case row.DType == fp8.Invalid || row.DType.IsQuantized() || row.DType == r.Compute:
+		case row.DType == fp8.F32 || row.DType.Format().Container == fp8.BF16:
 		default:
-			return fmt.Errorf("%s: format %s is not supported for GEMM operands (use e4m3, e5m2 or %s)", where, row.DType, r.Compute)
+			return fmt.Errorf("%s: format %s is not supported for GEMM operands (use a format of up to eight bits such as e4m3, bf16, fp32, or bf16 with fewer bits such as e8m5)", where, row.DType)
 		}
 	}
 	if err := r.Optimizer.Validate(); err != nil {

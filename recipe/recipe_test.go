@@ -51,8 +51,14 @@ func TestNamedRecipesAreValid(t *testing.T) {
 func TestFormatsOfTheRecipes(t *testing.T) {
 	const q, w3 = "layers.1.self_attn.q_proj", "layers.1.mlp.down_proj"
 	cast := func(d fp8.DType, s Scaling) Cast {
-		return Cast{DType: d, Scaling: s, Granularity: PerTensor, Scale: Pow2}
+		c := Cast{DType: d, Scaling: s, Granularity: PerTensor, Scale: Pow2}
+		if s == Delayed {
+			c.History = 16
+		}
+		return c
 	}
+	lastStep := cast(fp8.E4M3, Delayed)
+	lastStep.History = 1
 	e4m3 := func(s Scaling) Cast { return cast(fp8.E4M3, s) }
 	fine := func(g Granularity, f ScaleFormat) Cast {
 		return Cast{DType: fp8.E4M3, Scaling: Current, Granularity: g, Scale: f}
@@ -80,14 +86,14 @@ func TestFormatsOfTheRecipes(t *testing.T) {
 		{"fp8-smooth", "layers.1.mlp.up_proj", Fprop, Input, e4m3(Delayed)},
 		{"fp8-smooth-token", w3, Fprop, Input, e4m3(Current)},
 		{"fp8-smooth-token", w3, Dgrad, Weight, e4m3(Delayed)},
-		{"fp8-paper", w3, Fprop, Input, e4m3(Delayed)},
-		{"fp8-paper", w3, Fprop, Weight, e4m3(Delayed)},
+		{"fp8-paper", w3, Fprop, Input, lastStep},
+		{"fp8-paper", w3, Fprop, Weight, lastStep},
 		{"smooth-late-hidden", w3, Fprop, Input, e4m3(Delayed)},
 		{"smooth-late-hidden", w3, Fprop, Weight, e4m3(Current)},
 		{"smooth-late-weight", w3, Wgrad, Input, e4m3(Current)},
 		{"smooth-late-weight", w3, Dgrad, Weight, e4m3(Delayed)},
 		{"fp8-unit", q, Dgrad, Grad, cast(fp8.E5M2, Unit)},
-		{"te-delayed", q, Dgrad, Grad, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: PerTensor, Scale: Exact}},
+		{"te-delayed", q, Dgrad, Grad, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: PerTensor, Scale: Exact, History: 1024}},
 		{"te-current", q, Fprop, Weight, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: PerTensor, Scale: Exact}},
 		{"te-block", q, Wgrad, Input, fine(By(1, 128), Pow2)},
 		{"torchao-row", w3, Wgrad, Grad, fine(PerRow, Pow2)},
@@ -112,7 +118,7 @@ func TestFirstRowThatSetsAFieldWins(t *testing.T) {
 		{Scope: "*.o_proj", Scaling: Current},
 	}, r.Rows...)
 	require.Equal(t, fp8.BF16, r.Cast(at("layers.0.self_attn.q_proj"), Wgrad, Input).DType)
-	require.Equal(t, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: PerTensor, Scale: Pow2, Margin: 4}, r.Cast(at("layers.0.self_attn.q_proj"), Dgrad, Grad))
+	require.Equal(t, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: PerTensor, Scale: Pow2, History: 16, Margin: 4}, r.Cast(at("layers.0.self_attn.q_proj"), Dgrad, Grad))
 	require.Equal(t, fp8.E4M3, r.Cast(at("layers.1.self_attn.q_proj"), Wgrad, Input).DType)
 	require.Equal(t, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: PerTensor, Scale: Pow2}, r.Cast(at("layers.7.self_attn.o_proj"), Fprop, Weight))
 	require.Zero(t, r.Cast(at("layers.7.self_attn.o_proj"), Dgrad, Grad).Margin, "a current scale needs no margin")
@@ -154,6 +160,52 @@ func TestHadamard(t *testing.T) {
 	}
 }
 
+// History and margin of a row replace the recipe's where the scale is delayed.
+func TestHistoryAndMarginOfARow(t *testing.T) {
+	none, two := 0, 2
+	r := lookup(t, "fp8-delayed")
+	r.Rows = append([]Row{
+		{Scope: "*.mlp.*", GEMM: Wgrad, Operand: Input, Margin: &two},
+		{Scope: "*.mlp.*", Operand: Input, History: 64},
+		{Scope: "*.down_proj", Operand: Grad, Margin: &none},
+		{Scope: "*.o_proj", Scaling: Current, History: 8, Margin: &two},
+	}, r.Rows...)
+	require.NoError(t, r.Validate())
+	for _, c := range []struct {
+		scope   string
+		gemm    GEMM
+		operand Operand
+		want    [2]int // history, margin
+	}{
+		{"layers.0.mlp.up_proj", Fprop, Input, [2]int{64, 0}},
+		{"layers.0.mlp.up_proj", Wgrad, Input, [2]int{64, 2}},
+		{"layers.0.mlp.up_proj", Wgrad, Grad, [2]int{16, 4}},
+		{"layers.0.mlp.down_proj", Dgrad, Grad, [2]int{16, 0}},
+		{"layers.0.self_attn.q_proj", Fprop, Input, [2]int{16, 0}},
+		{"layers.0.self_attn.o_proj", Fprop, Input, [2]int{0, 0}},
+	} {
+		got := r.Cast(at(c.scope), c.gemm, c.operand)
+		require.Equal(t, c.want, [2]int{got.History, got.Margin}, "%s %s %s", c.scope, c.gemm, c.operand)
+	}
+	var b strings.Builder
+	require.NoError(t, r.Describe(&b, decoder(2)))
+	require.Contains(t, b.String(), `
+layers.*.mlp.up,gate
+  fprop                e4m3 delayed             e4m3 delayed
+  dgrad, wgrad         e5m2 delayed stochastic  e4m3 delayed
+  input of fprop: amax of the last 64 updates
+  input of wgrad: amax of the last 64 updates, headroom 2^2
+layers.*.mlp.down
+  fprop                e4m3 delayed             e4m3 delayed
+  dgrad, wgrad         e5m2 delayed stochastic  e4m3 delayed
+  input of fprop: amax of the last 64 updates
+  input of wgrad: amax of the last 64 updates, headroom 2^2
+  grad: headroom 2^0
+lm_head
+`)
+	require.Contains(t, b.String(), "delayed scaling    amax of the last 16 updates, headroom 2^4 for gradients\n")
+}
+
 func TestLimitLeavesTheMargin(t *testing.T) {
 	require.Equal(t, float32(448), Cast{DType: fp8.E4M3}.Limit())
 	require.Equal(t, float32(57344.0/16), Cast{DType: fp8.E5M2, Margin: 4}.Limit())
@@ -187,6 +239,9 @@ func TestValidateRefuses(t *testing.T) {
 		"one token alone":          func(r *Recipe) { r.Smooth = Smooth{Form: Token, Smoothing: Delayed} },
 		"delayed smoothing scales": func(r *Recipe) { r.Smooth.Margin = 1 },
 		"master weights":           func(r *Recipe) { r.Optimizer.Master = fp8.E5M2 },
+		"history = -1":             func(r *Recipe) { r.Rows = []Row{{History: -1}} },
+		"history = 65537":          func(r *Recipe) { r.Rows = []Row{{History: 65537}} },
+		"margin = 33":              func(r *Recipe) { r.Rows = []Row{{Margin: new(33)}} },
 		"at least one update":      func(r *Recipe) { r.History = 0 },
 	} {
 		r := lookup(t, "fp8-smooth")
@@ -295,6 +350,12 @@ func TestRowHasEffect(t *testing.T) {
 		{"a scale format", "fp8-current", []Row{{Scope: up, Scale: Exact}}, true},
 		{"a rounding", "fp8-current", []Row{{Scope: up, Operand: Grad, Rounding: &stochastic}}, true},
 		{"a rotation", "nvfp4-plain", []Row{{GEMM: Wgrad, Hadamard: Hadamard{Size: 16}}}, true},
+		{"a history", "fp8-delayed", []Row{{Scope: up, History: 64}}, true},
+		{"a margin", "fp8-delayed", []Row{{Scope: up, Margin: new(0)}}, true},
+		{"a history where no scale is delayed", "fp8-current", []Row{{Scope: up, History: 64}}, false},
+		{"a margin where no scale is delayed", "fp8-current", []Row{{Scope: up, Margin: new(1)}}, false},
+		{"a history, set earlier", "fp8-delayed", []Row{{History: 16}, {Scope: up, History: 64}}, false},
+		{"a margin, set earlier", "fp8-delayed", []Row{{Margin: new(0)}, {Scope: up, Margin: new(1)}}, false},
 		{"nothing", "fp8-current", []Row{{Scope: up}}, false},
 		{"a layer beyond the model's", "fp8-current", []Row{{Scope: "layers.2.mlp.up_proj", Granularity: PerRow}}, false},
 		{"an operand that the GEMM does not have", "fp8-current", []Row{{GEMM: Fprop, Operand: Grad, Granularity: PerRow}}, false},

@@ -11,6 +11,9 @@ var (
 	stochastic = new(fp8.Stochastic)
 )
 
+// e8m5 is BF16 with two bits fewer.
+var e8m5, _ = fp8.ParseDType("e8m5") // the grammar of formats has it
+
 var (
 	plainState = Optimizer{Master: fp8.F32, M1: fp8.F32, M2: fp8.F32}
 	// smallState has the paper's formats: E4M3 for the precision of the first moment,
@@ -48,6 +51,11 @@ var methodRecipes = []Recipe{
 	{
 		Name: "bf16", Summary: "BF16 GEMMs, FP32 optimizer: the baseline of FP8 recipes",
 		Compute: fp8.BF16, Optimizer: plainState, History: 16,
+	},
+	{
+		Name: "bf16-e8m5", Summary: "BF16 with 5 mantissa bits in the linear layers",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: uniform(Row{DType: e8m5}), History: 16,
 	},
 	{
 		Name: "fp8-current", Summary: "E4M3/E5M2, current scales from each tensor's own amax",

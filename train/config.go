@@ -117,10 +117,10 @@ type RecipeChange struct {
 	Recipe string `toml:"recipe"`
 }
 
-// PrecisionRow sets any of format, scaling, granularity, scale format, rounding and rotation
-// of the operands that it matches. These rows precede the recipe's rows.
+// PrecisionRow sets any of format, scaling, granularity, scale format, rounding, rotation,
+// history and margin of the operands that it matches. These rows precede the recipe's rows.
 type PrecisionRow struct {
-	Scope       string `toml:"scope"`                 // glob on the layer's path: "layers.0.mlp.*"
+	Scope       string `toml:"scope"`                 // glob on the layer's path: "layers.0.mlp.*", "layers[-2:].*"
 	GEMM        string `toml:"gemm,omitempty"`        // fprop, dgrad or wgrad; empty: all three
 	Operand     string `toml:"operand,omitempty"`     // input, weight or grad; empty: all
 	Format      string `toml:"format,omitempty"`      // a name that fp8.ParseDType accepts
@@ -130,6 +130,8 @@ type PrecisionRow struct {
 	Rounding    string `toml:"rounding,omitempty"`    // nearest or stochastic
 	Hadamard    int    `toml:"hadamard,omitempty"`    // elements of a group that is rotated along K: 4 to 128; 1: none
 	Signs       string `toml:"signs,omitempty"`       // of the rotation: te or seed; empty: none
+	History     *int   `toml:"history,omitempty"`     // amax history window of delayed scales, in updates
+	Margin      *int   `toml:"margin,omitempty"`      // binades that delayed scales keep free
 }
 
 // Checkpoint configures when checkpoints are written and which are kept.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -273,12 +272,11 @@ func (v *validator) precision(p Precision) {
 		value     *int
 		low, high int
 	}{
-		{"precision.history", p.History, 1, 1 << 16},
-		// E5M2 spans 32 binades, so no more can be kept free.
-		{"precision.margin", p.Margin, 0, 32},
-		{"precision.weight_margin", p.WeightMargin, 0, 32},
-		{"precision.grad_margin", p.GradMargin, 0, 32},
-		{"precision.smooth_margin", p.SmoothMargin, 0, 32},
+		{"precision.history", p.History, 1, recipe.MaxHistory},
+		{"precision.margin", p.Margin, 0, recipe.MaxMargin},
+		{"precision.weight_margin", p.WeightMargin, 0, recipe.MaxMargin},
+		{"precision.grad_margin", p.GradMargin, 0, recipe.MaxMargin},
+		{"precision.smooth_margin", p.SmoothMargin, 0, recipe.MaxMargin},
 	} {
 		if f.value != nil {
 			inRange(v, f.key, *f.value, f.low, f.high)
@@ -299,9 +297,7 @@ func (v *validator) precision(p Precision) {
 }
 
 func (v *validator) row(at string, r PrecisionRow) {
-	if _, err := path.Match(r.Scope, ""); err != nil {
-		v.fail("%s: scope = %q is not a valid glob pattern; close its bracket, or escape it as \\[", at, r.Scope)
-	}
+	v.parsed(at, recipe.CheckScope(r.Scope))
 	if r.Scope == "" {
 		v.fail(`%s: scope is missing; use scope = "layers.*" for all layers`, at)
 	}
@@ -327,8 +323,9 @@ func (v *validator) row(at string, r PrecisionRow) {
 		v.fail("%s: %v", at, err)
 	}
 	if (r == PrecisionRow{Scope: r.Scope, GEMM: r.GEMM, Operand: r.Operand}) {
-		v.fail("%s sets nothing; give it a format, a scaling, a granularity, a scale, a rounding or a hadamard", at)
+		v.fail("%s sets nothing; give it a format, a scaling, a granularity, a scale, a rounding, a hadamard, a history or a margin", at)
 	}
+	v.window(at, r)
 	if d, err := fp8.ParseDType(r.Format); err == nil && !d.IsQuantized() {
 		for _, f := range []struct{ name, value string }{{"scaling", r.Scaling}, {"granularity", r.Granularity}, {"scale", r.Scale}} {
 			if f.value != "" {
@@ -341,6 +338,26 @@ func (v *validator) row(at string, r PrecisionRow) {
 	}
 	if r.Operand == "grad" && r.GEMM == "fprop" || r.Operand == "weight" && r.GEMM == "wgrad" || r.Operand == "input" && r.GEMM == "dgrad" {
 		v.fail("%s matches nothing: %s has no operand %s; change gemm or operand", at, r.GEMM, r.Operand)
+	}
+}
+
+// window checks the history and the margin of a row, which belong to delayed scales.
+func (v *validator) window(at string, r PrecisionRow) {
+	for _, f := range []struct {
+		name      string
+		value     *int
+		low, high int
+	}{{"history", r.History, 1, recipe.MaxHistory}, {"margin", r.Margin, 0, recipe.MaxMargin}} {
+		if f.value == nil {
+			continue
+		}
+		inRange(v, at+"."+f.name, *f.value, f.low, f.high)
+		if r.Scaling != "" && r.Scaling != recipe.Delayed.String() {
+			v.fail("%s: %s = %d does not apply to scaling = %q, which keeps no history; drop one of them", at, f.name, *f.value, r.Scaling)
+		}
+		if d, err := fp8.ParseDType(r.Format); err == nil && !d.IsQuantized() {
+			v.fail("%s: %s = %d does not apply to format = %q, which has no scale; drop one of them", at, f.name, *f.value, r.Format)
+		}
 	}
 }
 

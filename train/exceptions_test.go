@@ -1,6 +1,8 @@
 package train
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -51,6 +53,12 @@ func TestExceptionsAreOneRow(t *testing.T) {
 			PrecisionRow{Scope: "layers.0.self_attn.o_proj", GEMM: "dgrad", Operand: "weight", Scaling: "current"},
 			"layers.0.self_attn.output",
 			[]string{"layers.0.self_attn.output.e4m3"},
+		},
+		"history and margin of one product": {
+			"fp8-delayed",
+			PrecisionRow{Scope: "layers.1.*.q_proj", GEMM: "wgrad", Operand: "input", History: new(64), Margin: new(2)},
+			"layers.1.self_attn.input",
+			[]string{"layers.1.self_attn.input.e4m3", "layers.1.self_attn.input.e4m3.delayed.nearest"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,6 +126,27 @@ func TestScopesMustMatch(t *testing.T) {
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.7.mlp.*", Format: "bf16"}}
 	_, err := NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, `scope "layers.7.mlp.*" matches none of the linear layers up to layers.1.mlp.down_proj; use one of the paths layers.*.self_attn.q_proj, `)
+	c.Precision.Rows[0].Scope = "layers[2:].mlp.*"
+	_, err = NewJob(c, specOf(t, "emu"))
+	require.ErrorContains(t, err, `scope "layers[2:].mlp.*" matches none of the linear layers up to layers.1.mlp.down_proj; `)
+}
+
+// A slice counts the layers of the run's model.
+func TestSlicesCountTheLayers(t *testing.T) {
+	c := small(t, "fp8-delayed")
+	c.Precision.Rows = []PrecisionRow{{Scope: "layers[-1:].mlp.*", Format: "bf16"}}
+	for layers := 1; layers < 4; layers++ {
+		c.Model.Layers = layers
+		job, err := NewJob(c, specOf(t, "emu"))
+		require.NoError(t, err)
+		for _, l := range job.Model.Linears() {
+			want := fp8.E4M3
+			if strings.HasPrefix(l.Scope, fmt.Sprintf("layers.%d.mlp.", layers-1)) || l.Head {
+				want = fp8.BF16
+			}
+			require.Equal(t, want, job.Model.Recipe.Cast(l, recipe.Fprop, recipe.Weight).DType, l.Scope)
+		}
+	}
 }
 
 func TestSmoothingRefuses(t *testing.T) {
@@ -163,5 +192,38 @@ func TestUnitScalesRecordAmaxes(t *testing.T) {
 	for _, n := range append(j.Micro[Variant{true, true}].Nodes(), j.Update.Nodes()...) {
 		_, updates := n.Op.(*backend.UpdateScale)
 		require.False(t, updates, n.Path())
+	}
+}
+
+// Rows also give wide formats: FP32 under BF16, BF16 under FP32, BF16 with fewer bits. The
+// GEMMs read them, and a step still has nearly the recipe's loss.
+func TestRowsOfWideFormats(t *testing.T) {
+	for _, name := range []string{"bf16", "fp32", "fp8-smooth"} {
+		loss := map[string]float64{}
+		for _, format := range []string{"", "fp32", "bf16", "e8m5"} {
+			c := small(t, name)
+			c.Train.Steps = 3
+			if format != "" {
+				c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.*", Format: format}}
+			}
+			if format == recipeCompute(t, name) && name != "fp8-smooth" {
+				c.Precision.Rows = nil // it has no effect
+			}
+			tr := newTrainer(t, c, 1, false)
+			stored := map[string]fp8.DType{"fp32": fp8.F32, "bf16": fp8.BF16, "e8m5": fp8.BF16}[format]
+			for _, n := range tr.Micro[Variant{true, true}].Nodes() {
+				if op, ok := n.Op.(*backend.MatMul); ok && strings.HasPrefix(n.Scope, "layers.0.") && format != "" {
+					require.Equal(t, [2]fp8.DType{stored, stored}, [2]fp8.DType{op.A.DType, op.B.DType}, n.Path())
+				}
+			}
+			for range c.Train.Steps {
+				s, err := tr.Next(t.Context())
+				require.NoError(t, err)
+				loss[format] = s.Loss
+			}
+			require.InEpsilon(t, loss[""], loss[format], 0.01, "%s %s", name, format)
+		}
+		require.NotEqual(t, loss["bf16"], loss["e8m5"], name)
+		require.NotEqual(t, loss["bf16"], loss["fp32"], name)
 	}
 }

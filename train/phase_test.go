@@ -73,7 +73,7 @@ func TestPhasesAreChecked(t *testing.T) {
 	c := scheduled(small(t, "bf16"), RecipeChange{100, "fp32"})
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Format: "bf16"}}
 	_, err := NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "under recipe fp32, from step 100 on: recipe fp32, row 1: format bf16")
+	require.ErrorContains(t, err, "under recipe fp32, from step 100 on: precision.rows[0]: scope \"*\" matches lm_head, whose GEMMs run in fp32")
 
 	c = scheduled(small(t, "fp8-delayed"), RecipeChange{100, "mxfp8"})
 	c.Model.Activation = "smooth-swiglu"

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/fp8"
 	"octet/recipe"
 )
 
@@ -179,6 +180,15 @@ func TestProgramsFollowTheRecipe(t *testing.T) {
 		for _, l := range j.Model.Linears() {
 			layers[l.Scope] = l
 		}
+		precision := map[*backend.Tensor]fp8.DType{}
+		for _, p := range j.Programs() {
+			for _, n := range p.Nodes() {
+				for c := range backend.Casts(n.Op) {
+					precision[c.Out] = c.Precision
+				}
+			}
+		}
+		format := func(t *backend.Tensor) fp8.DType { return cmp.Or(precision[t], t.DType) }
 		for _, n := range j.Micro[Variant{true, true}].Nodes() {
 			op, ok := n.Op.(*backend.MatMul)
 			l, known := layers[n.Scope]
@@ -187,8 +197,8 @@ func TestProgramsFollowTheRecipe(t *testing.T) {
 			}
 			require.True(t, known, n.Path())
 			gemm, a, b := roleOf(n, op)
-			require.Equal(t, j.Recipe.Cast(l, gemm, a).DType, op.A.DType, "%s %s A", n.Path(), gemm)
-			require.Equal(t, j.Recipe.Cast(l, gemm, b).DType, op.B.DType, "%s %s B", n.Path(), gemm)
+			require.Equal(t, j.Recipe.Cast(l, gemm, a).DType, format(op.A), "%s %s A", n.Path(), gemm)
+			require.Equal(t, j.Recipe.Cast(l, gemm, b).DType, format(op.B), "%s %s B", n.Path(), gemm)
 			seen++
 		}
 		require.Equal(t, 7*3*c.Model.Layers, seen, name)

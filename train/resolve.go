@@ -3,7 +3,6 @@ package train
 import (
 	"cmp"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -98,17 +97,19 @@ func (c *Config) Resolve() error {
 // checkScope returns an error for a row that matches no linear layer of the model, or gives
 // a head another format than compute. The error continues "scope X".
 func checkScope(row PrecisionRow, layers []recipe.Layer, compute string) error {
-	found, last := false, ""
+	last := ""
 	for _, l := range layers {
 		if !l.Head {
 			last = l.Scope
 		}
-		matched, _ := path.Match(row.Scope, l.Scope)
-		if found = found || matched; matched && l.Head && row.Format != "" && row.Format != compute {
+	}
+	selected := recipe.Select(row.Scope, layers)
+	for _, l := range selected {
+		if l.Head && row.Format != "" && row.Format != compute {
 			return fmt.Errorf("matches %s, whose GEMMs run in %s; use scope = \"layers.*\" for the decoder layers alone", l.Scope, compute)
 		}
 	}
-	if !found {
+	if len(selected) == 0 {
 		return fmt.Errorf("matches none of the linear layers up to %s; use one of the paths %s, where * matches anything",
 			last, strings.Join(recipe.Paths(layers), ", "))
 	}
@@ -129,7 +130,7 @@ func (c Config) checkRotations(r recipe.Recipe, layers []recipe.Layer) error {
 }
 
 // ResolvedRecipe returns the named recipe with the config's rows before its own and
-// its settings overridden by the config's [precision] keys.
+// its settings overridden by the config's [precision] keys, for the layers of its model.
 func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	r, err := recipe.Lookup(c.Recipe)
 	if err != nil {
@@ -155,7 +156,11 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	override(&r.WeightMargin, c.Precision.WeightMargin)
 	override(&r.GradMargin, c.Precision.GradMargin)
 	override(&r.ColdStart, c.Precision.ColdStart)
-	return r, r.Validate()
+	if err := r.Validate(); err != nil || !r.NeedsLayers() {
+		return r, err
+	}
+	layers, err := c.linears()
+	return r.Over(layers), err
 }
 
 // RecipeFor returns the ResolvedRecipe adapted to a device and notes: the changes, see
@@ -292,5 +297,7 @@ func parseRow(row PrecisionRow) (parsed recipe.Row, err error) {
 		}
 		parsed.Rounding = &rounding
 	}
+	override(&parsed.History, row.History)
+	parsed.Margin = row.Margin
 	return parsed, nil
 }

@@ -43,7 +43,7 @@ func (s *suite) attention() {
 			s.addAttentionGrad(a, in, "f32", "attentiongrad/%s/%s", a, in)
 		}
 	}
-	for _, style := range []string{"bf16", "fp8", "stochastic", "view"} {
+	for _, style := range []string{"bf16", "fp8", "stochastic", "precision", "view"} {
 		s.addAttention(attentionShapes[2], fp8.BF16, style, "attention/%s", style)
 		s.addAttentionGrad(attentionShapes[2], fp8.BF16, style, "attentiongrad/%s", style)
 	}

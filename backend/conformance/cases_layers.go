@@ -79,7 +79,7 @@ func (s *suite) embedGrad() {
 }
 
 func (s *suite) ropes() {
-	for _, style := range []string{"f32", "bf16", "fp8", "stochastic", "view"} {
+	for _, style := range []string{"f32", "bf16", "fp8", "stochastic", "precision", "view"} {
 		for _, inverse := range []bool{false, true} {
 			s.add(func(b *fixture) {
 				// The FP32 error of an angle of 40 radians is 40 units in the last place of 1.

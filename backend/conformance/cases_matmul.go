@@ -109,6 +109,7 @@ func (s *suite) matMulEpilogues() {
 		n, k int
 		name string
 	}{
+		{fp8.F32, 11, 40, "fp32"},
 		{fp8.BF16, 11, 40, "bf16"},
 		{fp8.E4M3, 11, 40, "e4m3"},
 		{fp8.E4M3, 16, 48, "e4m3-aligned"}, // n and k are multiples of 16, as cuBLASLt needs

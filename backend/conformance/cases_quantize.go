@@ -45,6 +45,7 @@ func (b *fixture) specials(d fp8.DType) []float64 {
 
 func (s *suite) quantize() {
 	s.quantizeFormats()
+	s.quantizePrecisions()
 	s.quantizeScales()
 	s.quantizeCopies()
 	s.quantizeBlocks()
@@ -81,6 +82,35 @@ func (s *suite) quantizeFormats() {
 						b.p.Add(&backend.Quantize{X: b.given("x", in, values, rows, cols), Out: []backend.Cast{cast}})
 					}, name, in, out, rounding)
 				}
+			}
+		}
+	}
+}
+
+// quantizePrecisions adds casts to BF16 with fewer bits, beside one with all bits.
+func (s *suite) quantizePrecisions() {
+	for _, name := range []string{"e8m3", "e8m5", "e7m7", "e5m4"} {
+		precision, _ := fp8.ParseDType(name) // the grammar of formats has them
+		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
+			for _, transpose := range []bool{false, true} {
+				s.add(func(b *fixture) {
+					values := append(b.specials(precision), inf, -inf, nan)
+					for i := range 40 { // subnormal values, ties, and the float32 numbers around them
+						x := float64(precision.Smallest()) * float64(i/3) / 2
+						values = append(values, float64(math.Nextafter32(float32(x), float32(i%3-1))), -x)
+					}
+					cols := 32
+					rows := (len(values) + cols - 1) / cols
+					values = append(values, b.draw(rows*cols-len(values), 1)...)
+					shape := []int{rows, cols}
+					if transpose {
+						shape = []int{cols, rows}
+					}
+					b.p.Add(&backend.Quantize{X: b.given("x", in, values, rows, cols), Out: []backend.Cast{
+						{Out: b.result("out", fp8.BF16, exactly, shape...), Amax: b.scalar("amax", 1), Precision: precision, Transpose: transpose},
+						{Out: b.result("all", fp8.BF16, exactly, rows, cols)},
+					}})
+				}, "quantize/precision/%s/%s/%v", name, in, transpose)
 			}
 		}
 	}

@@ -154,6 +154,8 @@ var variants = []variant{
 	{"fp8", 17, 33, fp8.F32},
 	{"fp8", 32, 48, fp8.BF16},
 	{"stochastic", 17, 33, fp8.BF16},
+	{"precision", 17, 33, fp8.F32},
+	{"precision", 32, 48, fp8.BF16},
 	{"view", 7, 19, fp8.BF16},
 }
 
@@ -184,6 +186,12 @@ func (b *fixture) casts(style, name string, rows, cols int, tolerance float64) [
 				Transpose: true, Stream: name,
 			},
 			{Out: b.result(name+".wide", fp8.BF16, tolerance, rows, cols), Control: b.control(), Rounding: fp8.Stochastic},
+		}
+	case "precision":
+		reduced, _ := fp8.ParseDType("e8m6") // the grammar of formats has it
+		return []backend.Cast{
+			{Out: b.result(name, fp8.BF16, tolerance, rows, cols), Precision: reduced},
+			{Out: b.result(name+".wide", fp8.BF16, tolerance, rows, cols)},
 		}
 	case "view":
 		out := b.gapped(name, fp8.F32, rows, cols)

@@ -265,8 +265,17 @@ func (b *binder) cast(c backend.Cast) []uint64 {
 	return []uint64{
 		b.address(c.Out), uint64(c.Out.LD), uint64(formats[c.Out.DType]), b.of(c.Scale), b.of(c.Amax),
 		uint64(flags), fp8.NameKey(c.StreamName()), b.of(c.ScaleInv), uint64(c.Out.Block.Rows), uint64(c.Out.Block.Cols),
-		math.Float64bits(float64(c.Limit)), 0,
+		math.Float64bits(float64(c.Limit)), precisionWord(c.Precision),
 	}
+}
+
+// precisionWord returns the argument of the function reduced in formats.cuh; 0 for Invalid.
+func precisionWord(d fp8.DType) uint64 {
+	if d == fp8.Invalid {
+		return 0
+	}
+	f := d.Format()
+	return uint64(23-f.Mantissa) | uint64(128-f.Bias)<<8 | uint64(math.Float32bits(d.Max()))<<32
 }
 
 // table appends words to the tables and returns their device address.

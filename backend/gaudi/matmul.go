@@ -33,7 +33,7 @@ func (b *builder) matMul(o *backend.MatMul) error {
 	m, n, _ := o.Dims()
 	x, y := b.matrixOf(o.A), b.matrixOf(o.B)
 	params := libsynapse.GemmParams(o.TransA, o.TransB)
-	plain := o.Out.DType == fp8.BF16 && o.RowScale == nil && o.ColScale == nil && o.Residual == nil && !o.Accumulate
+	plain := o.Out.DType == fp8.BF16 && o.A.DType != fp8.F32 && o.RowScale == nil && o.ColScale == nil && o.Residual == nil && !o.Accumulate
 	typ := libsynapse.F32
 	if plain {
 		typ = libsynapse.BF16

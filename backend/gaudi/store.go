@@ -22,6 +22,10 @@ func (b *builder) store(casts []backend.Cast, v value) {
 			b.fail(b.unsupported("Out is %s, a transposed copy: GEMMs take operands either way", c.Out))
 			return
 		}
+		if c.Precision != fp8.Invalid {
+			b.fail(b.unsupported("Out is %s, rounded to %s: Gaudi's casts have no such rounding", c.Out, c.Precision))
+			return
+		}
 		if c.Out.Block != backend.PerTensor || c.ScaleInv != nil {
 			b.fail(b.unsupported("Out is %s of granularity %s: Gaudi takes per-tensor scales only", c.Out, c.Out.Block))
 			return

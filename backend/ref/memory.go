@@ -238,7 +238,11 @@ func (b *Backend) cast(x []float64, cols int, casts []backend.Cast) {
 			if c.Rounding == fp8.Stochastic {
 				random = fp8.Random(key, first+uint64(i))
 			}
-			codes[at(i)] = b.round(c.Out.DType, b.fp32(v*blockScale(at(i))), c.Rounding, random)
+			v = b.fp32(v * blockScale(at(i)))
+			if c.Precision != fp8.Invalid {
+				v = float64(c.Precision.Float32(c.Precision.Nearest(float32(v), fp8.NonSaturating)))
+			}
+			codes[at(i)] = b.round(c.Out.DType, v, c.Rounding, random)
 		}
 		b.put(c.Out, codes)
 		b.fold(c.Amax, amax)

@@ -5,6 +5,7 @@
 //	go run ./study/paired
 //	go run ./study/paired -moments
 //	go run ./study/paired -models
+//	go run ./study/paired -attention
 //	go run ./study/paired -recipes fp32,fp8-smooth -steps 1800 -plot paired.png
 //
 // Two seeds of one recipe differ by more than two recipes do, so an unpaired comparison
@@ -36,6 +37,7 @@ func main() {
 	names := flag.String("recipes", strings.Join(recipe.Names(), ","), "recipes to compare with bf16: names or recipe files, separated by commas")
 	moments := flag.Bool("moments", false, "compare formats of Adam's moments under fp8-smooth instead of recipes")
 	models := flag.Bool("models", false, "compare the device models of emu under fp8-smooth instead of recipes")
+	attention := flag.Bool("attention", false, "compare bf16 with operands of attention cast to FP8 and back instead of recipes")
 	valBytes := flag.Int64("val_bytes", 200_000, "bytes of validation text")
 	plotTo := flag.String("plot", "", "file for a plot of the differences by step: .png, .svg or .pdf")
 	flag.Parse()
@@ -49,6 +51,8 @@ func main() {
 		variants = momentGrid()
 	case *models:
 		variants = deviceModels()
+	case *attention:
+		variants = attentionFormats()
 	}
 	if err := compare(context.Background(), variants, *steps, *seeds, *valBytes, *plotTo); err != nil {
 		log.Fatal(err)
@@ -81,7 +85,7 @@ func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes
 				c := train.Default()
 				c.Seed, c.Train.Steps = int64(seed+1), steps
 				v.edit(&c)
-				r, err := run(ctx, c, v.backend, corpus)
+				r, err := run(ctx, c, v, corpus)
 				if err != nil {
 					return fmt.Errorf("%s, seed %d: %w", v.name, seed+1, err)
 				}
@@ -104,8 +108,8 @@ func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes
 }
 
 // run trains one model.
-func run(ctx context.Context, c train.Config, name string, corpus *data.Corpus) (r result, err error) {
-	t, closeDevice, err := start.Trainer(ctx, c, name, 1, corpus)
+func run(ctx context.Context, c train.Config, v variant, corpus *data.Corpus) (r result, err error) {
+	t, closeDevice, err := start.Edited(ctx, c, v.backend, 1, corpus, v.editJob)
 	if err != nil {
 		return r, err
 	}

@@ -14,10 +14,11 @@ type variant struct {
 	name    string
 	backend string
 	edit    func(c *train.Config)
+	editJob func(*train.Job) error // changes the recorded programs; nil: does not
 }
 
 func recipeVariant(name string) variant {
-	return variant{name, "emu", func(c *train.Config) { c.Recipe = name }}
+	return variant{name: name, backend: "emu", edit: func(c *train.Config) { c.Recipe = name }}
 }
 
 // recipes returns bf16 and the recipes with the given names.
@@ -47,7 +48,7 @@ func momentGrid() []variant {
 				if floor {
 					name += ", floor_v"
 				}
-				list = append(list, variant{name, "emu", func(c *train.Config) {
+				list = append(list, variant{name: name, backend: "emu", edit: func(c *train.Config) {
 					c.Recipe = "fp8-smooth"
 					c.Precision.M1, c.Precision.M2, c.Precision.FloorV = m1.String(), m2.String(), &floor
 				}})
@@ -60,9 +61,9 @@ func momentGrid() []variant {
 // deviceModels returns the default recipe on emu and on each of its device models.
 func deviceModels() []variant {
 	same := func(*train.Config) {}
-	list := []variant{{"emu", "emu", same}}
+	list := []variant{{name: "emu", backend: "emu", edit: same}}
 	for _, m := range arith.Models() {
-		list = append(list, variant{"emu:" + m.Name, "emu:" + m.Name, same})
+		list = append(list, variant{name: "emu:" + m.Name, backend: "emu:" + m.Name, edit: same})
 	}
 	return list
 }

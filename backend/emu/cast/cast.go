@@ -15,10 +15,11 @@ type Cast struct {
 	Scale     []float32 // multiplies the result, before block scales; one element; nil is 1
 	Amax      []float32 // one element: the maximum so far; nil: not wanted
 
-	Rounding fp8.Rounding
-	Stream   uint64  // of random bits: the fp8.NameKey of its name
-	Control  []int32 // words of backend.Control, which supply seed, step and token
-	Tokens   bool    // rows are tokens: random bits follow the global token index
+	Precision fp8.DType // that BF16 contains; Invalid: Out's own
+	Rounding  fp8.Rounding
+	Stream    uint64  // of random bits: the fp8.NameKey of its name
+	Control   []int32 // words of backend.Control, which supply seed, step and token
+	Tokens    bool    // rows are tokens: random bits follow the global token index
 
 	// Block scales of Out, which the cast computes; see Quantize. The zero value is none.
 	Blocks memory.BlockScales
@@ -40,11 +41,12 @@ func (c *Cast) shape() (rows, cols int) {
 // Encoder casts FP32 values to one format, in memory that the caller gives. Scale, Key
 // and Base may change from run to run.
 type Encoder struct {
-	DType    fp8.DType
-	Rounding fp8.Rounding
-	Scale    float32 // multiplies the values
-	Key      uint64  // of the random stream: fp8.StreamKey
-	Base     uint64  // random index of element 0
+	DType     fp8.DType
+	Precision fp8.DType // of backend.Cast
+	Rounding  fp8.Rounding
+	Scale     float32 // multiplies the values
+	Key       uint64  // of the random stream: fp8.StreamKey
+	Base      uint64  // random index of element 0
 }
 
 // Encode16 casts x, which begins at element at, to BF16 or F16. For F16 it returns the
@@ -56,6 +58,8 @@ func (e *Encoder) Encode16(dst []uint16, x []float32, at uint64) (amax float32) 
 		return fp8.Quantize16Stochastic(dst, x, e.Scale, e.Key, e.Base+at)
 	case e.DType == fp8.F16:
 		return fp8.Quantize16(dst, x, e.Scale)
+	case e.Precision != fp8.Invalid:
+		fp8.EncodeBF16As(dst, x, e.Precision)
 	case stochastic:
 		fp8.EncodeBF16Stochastic(dst, x, e.Key, e.Base+at)
 	default:

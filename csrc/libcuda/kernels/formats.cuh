@@ -94,6 +94,26 @@ template <int FORMAT, bool RANDOM> __device__ inline u32 encode_bits(float x, u3
 	return code | bits >> 31 << F::WIDTH;
 }
 
+// reduced rounds to a format with the exponents of BF16 or fewer and at most as many bits
+// (fp8.EncodeBF16As), to nearest even; overflow is infinity. precision holds, from the
+// lowest byte, the bits of FP32's significand that are dropped, the FP32 exponent field of
+// the smallest normal value and, in the high half, the FP32 bits of the largest value.
+__device__ inline float reduced(float x, u64 precision) {
+	const u32 drop = precision & 0xff, smallest = (u32)(precision >> 8 & 0xff) << 23, bits = __float_as_uint(x);
+	u32 a = bits & 0x7fffffffu;
+	if (a > 0x7f800000u)
+		return x;
+	if (a < smallest) {
+		const float subnormal = __uint_as_float(smallest + (drop << 23)); // its unit is that of the subnormals
+		a = __float_as_uint(__fsub_rn(__fadd_rn(__uint_as_float(a), subnormal), subnormal));
+	} else {
+		a = (a + ((1u << (drop - 1)) - 1) + (a >> drop & 1)) >> drop << drop;
+	}
+	if (a > (u32)(precision >> 32))
+		a = 0x7f800000u;
+	return __uint_as_float(a | (bits & 0x80000000u));
+}
+
 // rounded_up returns the code of a value that is not NaN, stochastically rounded like
 // encode_bits by 16 random bits, in a seventh of the instructions. The code is at bit 30
 // and below, for FP8 and F16 without the sign. A multiplication by a power of two maps

@@ -49,7 +49,7 @@ struct Cast {
 	void *scale_inv; // of block scales
 	i64 block_rows, block_cols;
 	f64 limit;
-	i64 reserved;
+	u64 precision; // 0, or the format that values are rounded to: see reduced
 };
 
 // by_block reports whether a cast has block scales.

@@ -302,7 +302,7 @@ struct Result {
 	// fits reports whether place or place_transposed can store a cast.
 	__device__ bool fits(const Cast &c) const {
 		const bool fp8 = c.format == E4M3 || c.format == E5M2, wide = c.format == F32 || c.format == BF16;
-		return cols % 8 == 0 && in_vectors(c.out, c.ld, size_of(c.format)) && (fp8 || (wide && !(c.flags & TRANSPOSE)));
+		return !c.precision && cols % 8 == 0 && in_vectors(c.out, c.ld, size_of(c.format)) && (fp8 || (wide && !(c.flags & TRANSPOSE)));
 	}
 
 	// same_codes reports whether two casts have the same FP8 codes in both orientations.
@@ -321,8 +321,11 @@ struct Result {
 		const CastPlan &w = shared.plan[i];
 		float x[8];
 #pragma unroll
-		for (int j = 0; j < 8; j++)
+		for (int j = 0; j < 8; j++) {
 			x[j] = c.scale ? __fmul_rn(v[j], w.scale) : v[j];
+			if (c.precision)
+				x[j] = reduced(x[j], c.precision);
+		}
 		u32 random[4];
 		if (w.random)
 			random8(w.key, index(w, row, col), random);
@@ -333,7 +336,9 @@ struct Result {
 	__device__ void place1(int i, float v, i64 row, i64 col) const {
 		const Cast &c = casts.cast[i];
 		const CastPlan &w = shared.plan[i];
-		const float x = c.scale ? __fmul_rn(v, w.scale) : v;
+		float x = c.scale ? __fmul_rn(v, w.scale) : v;
+		if (c.precision)
+			x = reduced(x, c.precision);
 		const u32 code = encode1(c.format, x, w.random, w.random ? random_bits(w.key, index(w, row, col)) : 0);
 		::store1(c.out, c.flags & TRANSPOSE ? col * c.ld + row : row * c.ld + col, c.format, code);
 	}
@@ -415,7 +420,8 @@ struct Result {
 	}
 
 	// place_each stores a tile element by element: unaligned outputs, transposed wide
-	// formats, and formats that training on this device does not use.
+	// formats, formats that training on this device does not use, and BF16 of reduced
+	// precision.
 	template <class Scaled> __device__ void place_each(const Tile &t, int i, const float v[TILE_EACH][8], const Scaled &scaled) const {
 		float *const sheet = (float *)transpose_buffer().words;
 		__syncthreads(); // other threads may still read the last tile

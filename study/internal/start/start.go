@@ -25,22 +25,33 @@ func Corpus(ctx context.Context, valBytes int64) (*data.Corpus, string, error) {
 // Trainer returns a trainer on a backend with this many threads, with the weights that
 // the config names, and a function that closes the device.
 func Trainer(ctx context.Context, c train.Config, device string, threads int, corpus *data.Corpus) (*train.Trainer, func() error, error) {
+	return Edited(ctx, c, device, threads, corpus, nil)
+}
+
+// Edited is Trainer with programs that edit changes before they are loaded; nil changes
+// none.
+func Edited(ctx context.Context, c train.Config, device string, threads int, corpus *data.Corpus, edit func(*train.Job) error) (*train.Trainer, func() error, error) {
 	devices, err := backend.Open(device, backend.Options{Threads: threads})
 	if err != nil {
 		return nil, nil, err
 	}
 	closeDevice := devices[0].Close
-	t, err := newTrainer(ctx, c, devices, corpus)
+	t, err := newTrainer(ctx, c, devices, corpus, edit)
 	if err != nil {
 		return nil, nil, errors.Join(err, closeDevice())
 	}
 	return t, closeDevice, nil
 }
 
-func newTrainer(ctx context.Context, c train.Config, devices []backend.Backend, corpus *data.Corpus) (*train.Trainer, error) {
+func newTrainer(ctx context.Context, c train.Config, devices []backend.Backend, corpus *data.Corpus, edit func(*train.Job) error) (*train.Trainer, error) {
 	job, err := train.NewJob(c, devices[0].Spec())
 	if err != nil {
 		return nil, err
+	}
+	if edit != nil {
+		if err := edit(job); err != nil {
+			return nil, err
+		}
 	}
 	t, err := train.NewTrainer(job, corpus, devices)
 	if err != nil {

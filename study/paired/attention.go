@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/train"
+)
+
+// attentionFormats returns bf16, and bf16 with operands of attention cast to FP8 and back:
+// queries and keys after the rotation, and values, with a current scale per tensor. Both
+// attention and its gradient read the cast tensors. The gradient passes the cast
+// unchanged, and the sums of attention stay in FP32.
+func attentionFormats() []variant {
+	list := []variant{recipeVariant("bf16")}
+	for _, c := range []struct {
+		operands string
+		format   fp8.DType
+	}{{"Q K V", fp8.E4M3}, {"Q K", fp8.E4M3}, {"V", fp8.E4M3}, {"Q K V", fp8.E5M2}} {
+		v := recipeVariant("bf16")
+		v.name = fmt.Sprintf("%s in %s", c.operands, c.format)
+		v.editJob = func(j *train.Job) error { return castAttention(j, strings.Fields(c.operands), c.format) }
+		list = append(list, v)
+	}
+	return list
+}
+
+// castAttention adds casts of these operands of attention to the programs of a job.
+func castAttention(j *train.Job, operands []string, d fp8.DType) (err error) {
+	for v, p := range j.Micro {
+		if j.Micro[v], err = castOperands(p, operands, d); err != nil {
+			return err
+		}
+	}
+	j.Eval, err = castOperands(j.Eval, operands, d)
+	return err
+}
+
+func castOperands(p *backend.Program, operands []string, d fp8.DType) (*backend.Program, error) {
+	cast := map[*backend.Tensor]*backend.Tensor{}
+	read := func(t *backend.Tensor) *backend.Tensor {
+		if c := cast[t]; c != nil {
+			return c
+		}
+		return t
+	}
+	return backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
+		switch op := n.Op.(type) {
+		case *backend.Attention:
+			of := map[string]*backend.Tensor{"Q": op.Q, "K": op.K, "V": op.V}
+			for _, name := range operands {
+				cast[of[name]] = castAndBack(r, n, of[name], d)
+			}
+			r.Add(n, backend.ReplaceOperands(op, read))
+		case *backend.AttentionGrad:
+			r.Add(n, backend.ReplaceOperands(op, read))
+		default:
+			r.Add(n, op)
+		}
+	})
+}
+
+// castAndBack adds the cast of t to d, scaled by a power of two from its amax, and back. It
+// returns the result in t's format.
+func castAndBack(r *backend.Rewriter, n *backend.Node, t *backend.Tensor, d fp8.DType) *backend.Tensor {
+	amax, scale, inv := r.Temp(t.Name+".amax", fp8.F32, 1), r.Temp(t.Name+".scale", fp8.F32, 1), r.Temp(t.Name+".scale_inv", fp8.F32, 1)
+	codes, back := r.Temp(t.Name+"."+d.String(), d, t.Rows(), t.Cols()), r.Temp(t.Name+".back", t.DType, t.Rows(), t.Cols())
+	codes.Scale = inv
+	r.Add(n, &backend.Amax{X: t, Out: amax})
+	r.Add(n, &backend.UpdateScale{History: amax, Scale: scale, ScaleInv: inv, Limit: d.Max(), Pow2: true})
+	r.Add(n, &backend.Quantize{X: t, Out: []backend.Cast{{Out: codes, Scale: scale}}})
+	r.Add(n, &decode{X: codes, Out: []backend.Cast{{Out: back}}})
+	return back
+}
+
+// decode stores the values of X, in any format.
+type decode struct {
+	backend.Custom
+	X   *backend.Tensor `op:"in"`
+	Out []backend.Cast  `op:"cast"`
+}
+
+func (o *decode) Check(c *backend.Check) { c.Casts("Out", o.Out, o.X.Rows(), o.X.Cols()) }
+
+func (o *decode) Reference(a backend.Arguments) { a.Cast(o.Out, a.Read(o.X), o.X.Cols()) }
+
+func (o *decode) Loop() backend.Loop {
+	return backend.Loop{In: []*backend.Tensor{o.X}, Out: [][]backend.Cast{o.Out}, F: func(out, in [][]float32) {
+		copy(out[0], in[0])
+	}}
+}
