@@ -130,7 +130,7 @@ func (o *AdamW) check() error {
 	for i, g := range o.Grad {
 		c.dtype("Grad", g, fp8.F32)
 		c.unscaled("Grad", g)
-		c.dtype("Master", o.Master[i], fp8.F32, fp8.BF16, fp8.F16)
+		c.wide("Master", o.Master[i])
 		c.that(o.Master[i].Block == PerTensor, "Master is %s with blocks of %s: only moments take block scales", o.Master[i], o.Master[i].Block)
 		for _, f := range []struct {
 			name  string

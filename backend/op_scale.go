@@ -1,7 +1,5 @@
 package backend
 
-import "octet/fp8"
-
 // Quantize reads X once and writes any number of copies, each with its own format,
 // scale, layout and rounding. RowScale multiplies the rows and ColScale the columns
 // (Smooth-SwiGLU's r ⊙ dY and W3 ⊙ c), in this order, after X's own scale and before
@@ -15,7 +13,7 @@ type Quantize struct {
 
 func (o *Quantize) check() error {
 	var c checker
-	c.dtype("X", o.X, fp8.F32, fp8.BF16, fp8.F16)
+	c.wide("X", o.X)
 	if o.RowScale != nil {
 		c.vector("RowScale", o.RowScale, o.X.Rows())
 	}
@@ -36,7 +34,7 @@ type Amax struct {
 
 func (o *Amax) check() error {
 	var c checker
-	c.dtype("X", o.X, fp8.F32, fp8.BF16, fp8.F16)
+	c.wide("X", o.X)
 	if o.Out.Elems() != 1 {
 		c.vector("Out", o.Out, o.X.Cols())
 	} else {

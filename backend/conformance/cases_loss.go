@@ -6,7 +6,7 @@ import (
 )
 
 func (s *suite) loss() {
-	for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
+	for _, in := range wideFormats {
 		for _, valid := range []int{1, 29, 37} {
 			for _, grad := range []bool{false, true} {
 				s.add(func(b *fixture) {

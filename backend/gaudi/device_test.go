@@ -76,6 +76,7 @@ var declines = []string{
 	"draws its own random bits",
 	"a transposed copy: GEMMs take operands either way", // no program for Gaudi has one
 	"Gaudi takes per-tensor scales only",                // in all GEMMs
+	"has no FP16 activations and gradients",
 	"the format e4m3; the E4M3 of Gaudi 2", "the format e4m3; the E4M3 of Gaudi 3", "the format e4m3ieee; the E4M3 of Gaudi 3",
 	" × ", // a pair of formats that the matrix engine does not multiply
 	"balanced smoothing scales that are not powers of two",

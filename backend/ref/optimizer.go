@@ -124,9 +124,9 @@ func (b *Backend) rescale(t *backend.Tensor, values []float64, amax float64, con
 	if o.Shard {
 		first = uint64(control.Rank) * uint64(len(values))
 	}
-	codes := make([]float64, len(values))
+	codes, overflow := make([]float64, len(values)), backend.Cast{Out: t}.Overflow()
 	for i, x := range values {
-		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scales[t.ScaleIndex(i)]), o.Rounding, fp8.Random(key, first+uint64(i)))
+		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scales[t.ScaleIndex(i)]), overflow, o.Rounding, fp8.Random(key, first+uint64(i)))
 		if floor && codes[i] == 0 && b.fp32(x) > 0 {
 			codes[i] = float64(t.DType.Float32(1))
 		}
