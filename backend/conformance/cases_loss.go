@@ -23,6 +23,9 @@ func (s *suite) loss() {
 					if grad {
 						op.Control = b.control()
 						op.DLogits = b.result("dlogits", in, summed(valid), rows, cols)
+						if valid == 29 {
+							op.LossScale = b.scalar("loss_scale", 0x1p16)
+						}
 					}
 					b.p.Add(op)
 				}, "crossentropy/%s/valid%d/grad-%v", in, valid, grad)
