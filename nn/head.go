@@ -113,7 +113,7 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 			continue
 		}
 		dy := chunk.temp("logits.grad", rows, vocab)
-		loss.Control, loss.DLogits = p.Control, dy
+		loss.Control, loss.LossScale, loss.DLogits = p.Control, p.LossScale, dy
 		q.Add(loss)
 		b := q.Backward()
 		b.Add(&backend.MatMul{A: dy, B: w, Out: dx.RowRange(from, rows)})

@@ -50,6 +50,10 @@ var methodRecipes = []Recipe{
 		Compute: fp8.BF16, Optimizer: plainState, History: 16,
 	},
 	{
+		Name: "fp16", Summary: "FP16 GEMMs and activations, dynamic loss scaling",
+		Compute: fp8.F16, Optimizer: plainState, History: 16,
+	},
+	{
 		Name: "fp8-current", Summary: "E4M3/E5M2, current scales from each tensor's own amax",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: hybrid(Current, nearest), History: 16,

@@ -144,7 +144,8 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 
 // RecipeFor returns the ResolvedRecipe adapted to a device and notes: the changes, see
 // [recipe.Recipe.For], and rows of a recipe file that match no layer. The error wraps
-// backend.ErrUnsupported if the recipe needs block scales and the device has none.
+// backend.ErrUnsupported if the recipe needs block scales or FP16 ops and the device has
+// none.
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
@@ -153,6 +154,9 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	layers, err := c.linears()
 	if err != nil {
 		return r, nil, err
+	}
+	if !s.F16 && r.Compute == fp8.F16 {
+		return r, nil, fmt.Errorf("%w by backend %s: recipe %s has activations in fp16, and this backend has no ops for them; use recipe bf16, or --backend emu", backend.ErrUnsupported, s.Backend, r.Name)
 	}
 	if !s.BlockScales {
 		if err := r.CheckPerTensor(layers); err != nil {
