@@ -75,7 +75,7 @@ func (c *Config) Resolve() error {
 		return err
 	}
 	for i, row := range c.Precision.Rows {
-		if err := checkScope(row, layers, r.Compute.String()); err != nil {
+		if err := checkScope(row, layers); err != nil {
 			return fmt.Errorf("precision.rows[%d]: scope %q %w", i, row.Scope, err)
 		}
 	}
@@ -92,18 +92,16 @@ func (c *Config) Resolve() error {
 	return nil
 }
 
-// checkScope returns an error for a row that matches no linear layer of the model, or gives
-// a head another format than compute. The error continues "scope X".
-func checkScope(row PrecisionRow, layers []recipe.Layer, compute string) error {
+// checkScope returns an error for a row that matches no linear layer of the model. The
+// error continues "scope X".
+func checkScope(row PrecisionRow, layers []recipe.Layer) error {
 	found, last := false, ""
 	for _, l := range layers {
 		if !l.Head {
 			last = l.Scope
 		}
 		matched, _ := path.Match(row.Scope, l.Scope)
-		if found = found || matched; matched && l.Head && row.Format != "" && row.Format != compute {
-			return fmt.Errorf("matches %s, whose GEMMs run in %s; use scope = \"layers.*\" for the decoder layers alone", l.Scope, compute)
-		}
+		found = found || matched
 	}
 	if !found {
 		return fmt.Errorf("matches none of the linear layers up to %s; use one of the paths %s, where * matches anything",
