@@ -77,6 +77,9 @@ type Spec struct {
 	// means any two floating-point formats (fp8.Multiplies). On NVIDIA devices
 	// and their models these are cuBLASLt's; tensor cores also multiply E5M2 by E5M2.
 	Pairs [][2]fp8.DType
+	// F16 says that ops compute on F16 without a scale, whose casts overflow to infinity.
+	// Devices without it take F16 as the X of Quantize, Amax and CastHealth alone.
+	F16 bool
 	// BlockScales says that GEMMs take operands with per-block or per-row scales.
 	BlockScales bool
 	// Stochastic says that casts can draw the counter-based random bits of fp8.Random.
@@ -290,12 +293,43 @@ func Lower(s Spec, programs ...*Program) ([]*Program, error) {
 		if err := p.Err(); err != nil {
 			return nil, fmt.Errorf("recording %s: %w", p.Name(), err)
 		}
+		if err := s.checkF16(p); err != nil {
+			return nil, err
+		}
 	}
 	d, _, err := Find(s.Backend)
 	if err != nil {
 		return nil, err
 	}
 	return d.Lower(s, programs)
+}
+
+// checkF16 returns an error if a program needs ops on unscaled F16 that the device has not.
+func (s *Spec) checkF16(p *Program) error {
+	if s.F16 {
+		return nil
+	}
+	for _, n := range p.Nodes() {
+		reads := true
+		switch n.Op.(type) {
+		case *Quantize, *Amax, *CastHealth:
+			reads = false
+		}
+		var scaled []*Tensor
+		for c := range Casts(n.Op) {
+			if c.Scale != nil {
+				scaled = append(scaled, c.Out)
+			}
+		}
+		for _, o := range n.Operands() {
+			t := o.Tensor
+			if t.DType == fp8.F16 && t.Scale == nil && !slices.Contains(scaled, t) && (reads || o.Access != In) {
+				return fmt.Errorf("backend %s: %w: %s of %T is %s without a scale, and this backend has no FP16 activations and gradients; use bf16, or backend emu",
+					s.Backend, ErrUnsupported, o.Field, n.Op, t)
+			}
+		}
+	}
+	return nil
 }
 
 // OutlineOf returns what the backend of s will allocate and launch for programs that

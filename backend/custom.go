@@ -71,7 +71,7 @@ func (c *Check) Matrix(field string, t *Tensor, rows, cols int) { c.matrix(field
 // Vector requires n contiguous F32 elements without a scale.
 func (c *Check) Vector(field string, t *Tensor, n int) { c.vector(field, t, n) }
 
-// Plain requires F32 or BF16 without a scale.
+// Plain requires F32, BF16 or F16 without a scale.
 func (c *Check) Plain(name string, t *Tensor) { c.plain(field{name, t}) }
 
 // Casts requires at least one cast, and casts that can store a result of rows × cols.

@@ -54,7 +54,7 @@ func (n *Node) with(op Op) *Node {
 
 // Unfuse replaces the casts of every op for which fused is false by Quantize ops that
 // follow the op and read an F32 temp. The bits stay the same, because a cast is defined
-// on the op's FP32 result. An op whose only cast is a plain F32 or BF16 store stays as
+// on the op's FP32 result. An op whose only cast is a plain F32, BF16 or F16 store stays as
 // it is.
 func Unfuse(p *Program, fused func(Op) bool) (*Program, error) {
 	return Rewrite(p, func(r *Rewriter, n *Node) {
@@ -87,7 +87,7 @@ func Unfuse(p *Program, fused func(Op) bool) (*Program, error) {
 
 func plainStore(c Cast) bool {
 	return c.Scale == nil && c.Amax == nil && !c.Transpose && c.Rounding == fp8.Nearest && c.Precision == fp8.Invalid &&
-		(c.Out.DType == fp8.F32 || c.Out.DType == fp8.BF16)
+		c.Out.DType.IsWide() && c.Overflow() == fp8.NonSaturating
 }
 
 // Casts yields every cast of an op.

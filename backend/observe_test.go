@@ -25,8 +25,9 @@ func TestFindNonFinite(t *testing.T) {
 	p := m.vars.Program("p")
 	x, ids, out := m.b(4), m.i(1), m.f(4)
 	half := p.Scope("a").Temp("half", fp8.F16, 4)
+	half.Scale = m.f(1)
 	large, inf := p.Scope("b").Temp("large", fp8.F32, 4), p.Scope("c").Temp("inf", fp8.BF16, 4)
-	p.Scope("a").Add(&backend.Quantize{X: x, Out: to(half)}) // F16 saturates
+	p.Scope("a").Add(&backend.Quantize{X: x, Out: to(half)}) // F16 with a scale saturates
 	p.Scope("b").Add(&backend.Fill{Out: large, Value: math.MaxFloat32})
 	p.Scope("c").Add(&backend.Add{A: large, B: x, Out: to(inf)}) // rounds up to infinity in BF16
 	p.Scope("d").Add(&backend.Embed{Table: inf, IDs: ids, Out: to(out)})

@@ -55,8 +55,9 @@ func (n *Node) Cost() Cost {
 // turns the casts into Quantize ops.
 //
 // The stored code is round(x·Scale): one FP32 multiplication and one rounding. Out's
-// own scale dequantizes it. FP8 and F16 saturate. F32 and BF16 take no Scale and
-// overflow to infinity, as in IEEE 754, so that the overflow is visible. Amax is
+// own scale dequantizes it. Formats of up to eight bits, and F16 with a scale, saturate.
+// F32 and BF16, which take no Scale, and F16 without one overflow to infinity, as in IEEE
+// 754, so that the overflow is visible (Cast.Overflow). Amax is
 // max(Amax, |x|) over the unscaled values before rounding, so a saturating cast cannot
 // hide an infinity; NaN counts as larger than infinity.
 //
@@ -116,6 +117,15 @@ type Cast struct {
 
 // StreamName returns the tensor name that the random bits depend on.
 func (c Cast) StreamName() string { return cmp.Or(c.Stream, c.Out.Name) }
+
+// Overflow returns what the cast does with values beyond the largest: infinity for a wide
+// format without a scale, saturation otherwise.
+func (c Cast) Overflow() fp8.Overflow {
+	if c.Out.DType.IsWide() && c.Scale == nil && c.Out.Scale == nil {
+		return fp8.NonSaturating
+	}
+	return fp8.Saturate
+}
 
 // check validates the casts of a result of rows × cols.
 func (c Cast) check(rows, cols int) error {
@@ -221,10 +231,15 @@ func (k *checker) float(field string, t *Tensor) {
 	k.that(t.DType.IsFloat(), "%s is %s, expected a float format", field, t)
 }
 
-// plain requires F32 or BF16 without a scale, as elementwise kernels do.
+// wide requires F32, BF16 or F16.
+func (k *checker) wide(field string, t *Tensor) {
+	k.that(t.DType.IsWide(), "%s is %s, expected fp32, bf16 or fp16", field, t)
+}
+
+// plain requires F32, BF16 or F16 without a scale, as elementwise kernels do.
 func (k *checker) plain(fields ...field) {
 	for _, f := range fields {
-		k.dtype(f.name, f.t, fp8.F32, fp8.BF16)
+		k.wide(f.name, f.t)
 		k.unscaled(f.name, f.t)
 	}
 }

@@ -15,12 +15,12 @@ type Epilogue struct {
 	X        *Tensor `op:"in"`          // F32 [m, n]
 	RowScale *Tensor `op:"in,optional"` // F32 [m]
 	ColScale *Tensor `op:"in,optional"` // F32 [n]
-	Residual *Tensor `op:"in,optional"` // [m, n], F32 or BF16
+	Residual *Tensor `op:"in,optional"` // [m, n], F32, BF16 or F16
 	Out      *Tensor `op:"out,inout=Accumulate"`
 	OutScale *Tensor `op:"in,optional"`    // F32 [1], FP8 Out only
 	Amax     *Tensor `op:"inout,optional"` // F32 [1], FP8 Out only
 
-	Accumulate bool // Out += …, BF16 or F32 Out only
+	Accumulate bool // Out += …, not into an FP8 Out
 }
 
 // Epilogue returns o's epilogue as an op that reads x.
@@ -42,7 +42,7 @@ func (o *Epilogue) check() error {
 // epilogue checks all fields but X, for a result of m × n.
 func (c *checker) epilogue(o *Epilogue, m, n int) {
 	c.matrix("Out", o.Out, m, n)
-	c.that(o.Out.DType == fp8.F32 || o.Out.DType == fp8.BF16 || o.Out.DType.IsQuantized(), "Out is %s, expected fp32, bf16 or a format of up to eight bits", o.Out)
+	c.that(o.Out.DType.IsWide() || o.Out.DType.IsQuantized(), "Out is %s, expected fp32, bf16, fp16 or a format of up to eight bits", o.Out)
 	c.that(o.Out.Block == PerTensor, "Out is %s with blocks of %s: the output of a GEMM takes one scale", o.Out, o.Out.Block)
 	if o.RowScale != nil {
 		c.vector("RowScale", o.RowScale, m)

@@ -33,7 +33,7 @@ type CastHealth struct {
 
 func (o *CastHealth) check() error {
 	var c checker
-	c.dtype("X", o.X, fp8.F32, fp8.BF16, fp8.F16)
+	c.wide("X", o.X)
 	c.that(o.X.Block == PerTensor, "X is %s with blocks of %s, expected one scale or none", o.X, o.X.Block)
 	c.that(o.Codes.DType.IsQuantized(), "Codes is %s, expected a format of up to eight bits", o.Codes)
 	c.matrix("Codes", o.Codes, o.X.Rows(), o.X.Cols())
@@ -57,7 +57,7 @@ type RowCosine struct {
 func (o *RowCosine) check() error {
 	var c checker
 	for _, f := range []field{{"A", o.A}, {"B", o.B}} {
-		c.dtype(f.name, f.t, fp8.F32, fp8.BF16, fp8.F16)
+		c.wide(f.name, f.t)
 	}
 	c.matrix("B", o.B, o.A.Rows(), o.A.Cols())
 	c.that(o.Out.DType == fp8.F32 && o.Out.Rows() == 3 && o.Out.Cols() == o.A.Rows(), "Out is %s, expected fp32[3, %d]", o.Out, o.A.Rows())

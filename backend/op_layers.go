@@ -4,7 +4,7 @@ import "octet/fp8"
 
 // Embed looks up rows: Out[t] = Table[IDs[t]].
 type Embed struct {
-	Table *Tensor `op:"in"` // [vocab, dim] F32 or BF16
+	Table *Tensor `op:"in"` // [vocab, dim] F32, BF16 or F16
 	IDs   *Tensor `op:"in"` // I32 [tokens]
 	Out   []Cast  `op:"cast"`
 }

@@ -2,14 +2,16 @@ package backend
 
 // CrossEntropy is Loss[t] = logΣexp(Logits[t]) − Logits[t, target] over the
 // first Valid columns (the rest is vocabulary padding), and
-// DLogits = (softmax − onehot) · Control.InvTokens. A row whose target is
+// DLogits = (softmax − onehot) · Control.InvTokens · LossScale. A row whose target is
 // negative is ignored: loss 0, gradient 0.
 type CrossEntropy struct {
 	Logits  *Tensor `op:"in"` // [tokens, vocab]
 	Targets *Tensor `op:"in"` // I32 [tokens]
 	Control *Tensor `op:"in,optional"`
-	Loss    *Tensor `op:"out"` // F32 [tokens], nats
-	DLogits *Tensor `op:"out,optional"`
+	// LossScale, F32 [1], multiplies the gradient alone; nil is 1. See StepGate.
+	LossScale *Tensor `op:"in,optional"`
+	Loss      *Tensor `op:"out"` // F32 [tokens], nats
+	DLogits   *Tensor `op:"out,optional"`
 
 	Valid int
 }
@@ -28,6 +30,10 @@ func (o *CrossEntropy) check() error {
 	}
 	if o.Control != nil {
 		c.control(o.Control)
+	}
+	if o.LossScale != nil {
+		c.scalar("LossScale", o.LossScale)
+		c.that(o.DLogits != nil, "LossScale multiplies DLogits, which is nil")
 	}
 	return c.err
 }

@@ -1,7 +1,5 @@
 package backend
 
-import "octet/fp8"
-
 // Accum selects where the partial sums of a GEMM accumulate.
 type Accum uint8
 
@@ -56,13 +54,13 @@ type MatMul struct {
 	B        *Tensor `op:"in"`
 	RowScale *Tensor `op:"in,optional"` // F32 [m]
 	ColScale *Tensor `op:"in,optional"` // F32 [n]
-	Residual *Tensor `op:"in,optional"` // [m, n], F32 or BF16
+	Residual *Tensor `op:"in,optional"` // [m, n], F32, BF16 or F16
 	Out      *Tensor `op:"out,inout=Accumulate"`
 	OutScale *Tensor `op:"in,optional"`    // F32 [1], FP8 Out only
 	Amax     *Tensor `op:"inout,optional"` // F32 [1], FP8 Out only
 
 	TransA, TransB bool
-	Accumulate     bool // Out += …, BF16 or F32 Out only
+	Accumulate     bool // Out += …, not into an FP8 Out
 	Accum          Accum
 }
 
@@ -88,7 +86,7 @@ func (o *MatMul) check() error {
 	}
 	c.that(k == kb, "K differs: A is %s%s, B is %s%s", o.A, transposed(o.TransA), o.B, transposed(o.TransB))
 	for _, f := range []field{{"A", o.A}, {"B", o.B}} {
-		c.that(f.t.DType.IsQuantized() || f.t.DType == fp8.F32 || f.t.DType == fp8.BF16, "%s is %s, expected fp32, bf16 or a format of up to eight bits", f.name, f.t)
+		c.that(f.t.DType.IsQuantized() || f.t.DType.IsWide(), "%s is %s, expected fp32, bf16, fp16 or a format of up to eight bits", f.name, f.t)
 	}
 	c.that(o.A.DType.IsQuantized() == o.B.DType.IsQuantized(), "A is %s and B is %s: both must have up to eight bits or neither", o.A, o.B)
 	c.that(o.A.DType.IsQuantized() || o.A.DType == o.B.DType, "A is %s and B is %s: the formats must be equal", o.A, o.B)

@@ -26,18 +26,32 @@ func (o *SumSquares) check() error {
 // or any recorded amax is not finite. Step counts the updates that happened, for the
 // bias corrections.
 //
-//	GradNorm = √SumSquares
-//	Coef     = min(1, Clip/(GradNorm + 1e-6))     as torch.nn.utils.clip_grad_norm_; 1 if Clip is 0
+//	GradNorm = √SumSquares / LossScale
+//	Coef     = min(1, Clip/(GradNorm + 1e-6)) / LossScale     as torch.nn.utils.clip_grad_norm_; 1/LossScale if Clip is 0
+//
+// LossScale, a power of two by which the loss's gradient was multiplied, is 1 if nil. After
+// that StepGate chooses the next one, as torch.amp.GradScaler does: half of it if Skip is
+// set, twice after each GrowthSteps updates without a skip between them, counted in
+// GoodSteps. It stays between 2^-126 and 2^126, so that it and its inverse are normal.
 type StepGate struct {
 	SumSquares *Tensor `op:"in"`
-	Amax       *Tensor `op:"in,optional"` // F32 [n]
-	Step       *Tensor `op:"inout"`       // I32 [1]
-	GradNorm   *Tensor `op:"out"`         // F32 [1]
-	Coef       *Tensor `op:"out"`         // F32 [1]
-	Skip       *Tensor `op:"out"`         // I32 [1]
+	Amax       *Tensor `op:"in,optional"`    // F32 [n]
+	Step       *Tensor `op:"inout"`          // I32 [1]
+	GradNorm   *Tensor `op:"out"`            // F32 [1]
+	Coef       *Tensor `op:"out"`            // F32 [1]
+	Skip       *Tensor `op:"out"`            // I32 [1]
+	LossScale  *Tensor `op:"inout,optional"` // F32 [1]
+	GoodSteps  *Tensor `op:"inout,optional"` // I32 [1], given with LossScale
 
-	Clip float32
+	Clip        float32
+	GrowthSteps int // 0 without LossScale
 }
+
+// The limits of StepGate's LossScale.
+const (
+	MinLossScale = 0x1p-126
+	MaxLossScale = 0x1p126
+)
 
 func (o *StepGate) check() error {
 	var c checker
@@ -49,6 +63,14 @@ func (o *StepGate) check() error {
 	c.scalar("GradNorm", o.GradNorm)
 	c.scalar("Coef", o.Coef)
 	c.ints("Skip", o.Skip, 1)
+	c.that((o.LossScale == nil) == (o.GoodSteps == nil), "LossScale and GoodSteps belong together: give both or neither")
+	if o.LossScale != nil && o.GoodSteps != nil {
+		c.scalar("LossScale", o.LossScale)
+		c.ints("GoodSteps", o.GoodSteps, 1)
+		c.that(o.GrowthSteps > 0, "GrowthSteps is %d, expected a positive number", o.GrowthSteps)
+	} else {
+		c.that(o.GrowthSteps == 0, "GrowthSteps is %d, but belongs to a LossScale", o.GrowthSteps)
+	}
 	c.that(o.Clip >= 0, "Clip is %v, expected 0 (off) or more", o.Clip)
 	return c.err
 }
@@ -130,7 +152,7 @@ func (o *AdamW) check() error {
 	for i, g := range o.Grad {
 		c.dtype("Grad", g, fp8.F32)
 		c.unscaled("Grad", g)
-		c.dtype("Master", o.Master[i], fp8.F32, fp8.BF16, fp8.F16)
+		c.wide("Master", o.Master[i])
 		c.that(o.Master[i].Block == PerTensor, "Master is %s with blocks of %s: only moments take block scales", o.Master[i], o.Master[i].Block)
 		for _, f := range []struct {
 			name  string

@@ -19,7 +19,7 @@ type Quantize struct {
 
 func (o *Quantize) check() error {
 	var c checker
-	c.dtype("X", o.X, fp8.F32, fp8.BF16, fp8.F16)
+	c.wide("X", o.X)
 	if o.RowScale != nil {
 		c.vector("RowScale", o.RowScale, o.X.Rows())
 	}
@@ -40,7 +40,7 @@ type Amax struct {
 
 func (o *Amax) check() error {
 	var c checker
-	c.dtype("X", o.X, fp8.F32, fp8.BF16, fp8.F16)
+	c.wide("X", o.X)
 	if o.Out.Elems() != 1 {
 		c.vector("Out", o.Out, o.X.Cols())
 	} else {

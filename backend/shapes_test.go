@@ -31,8 +31,8 @@ func TestShapeErrors(t *testing.T) {
 		{"A is t1:fp32[2, 3] and B is t2:bf16[3, 5]: the formats must be equal", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.f(2, 3), B: m.b(3, 5), Out: m.f(2, 5)}
 		}},
-		{"A is t1:fp16[2, 3], expected fp32, bf16 or a format of up to eight bits", func(m *maker) backend.Op {
-			return &backend.MatMul{A: m.h(2, 3), B: m.h(3, 5), Out: m.f(2, 5)}
+		{"A is t1:e8m0[2, 3], expected fp32, bf16, fp16 or a format of up to eight bits", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.tensor(fp8.E8M0, 2, 3), B: m.h(3, 5), Out: m.f(2, 5)}
 		}},
 		{"RowScale is t4:fp32[5], expected fp32[2]", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 5), Out: m.f(2, 5), RowScale: m.f(5)}
@@ -254,7 +254,7 @@ func TestShapeErrors(t *testing.T) {
 		{"pushhistory: History is t1:fp32[3, 5], expected fp32[window, 4]", func(m *maker) backend.Op {
 			return &backend.PushHistory{History: m.f(3, 5), Value: m.f(4)}
 		}},
-		{"fill: Out is t1:i32[2], expected one of [fp32 bf16]", func(m *maker) backend.Op { return &backend.Fill{Out: m.i(2)} }},
+		{"fill: Out is t1:i32[2], expected fp32, bf16 or fp16", func(m *maker) backend.Op { return &backend.Fill{Out: m.i(2)} }},
 		{"embed: Out[0]: Out is t3:fp32[2, 4], expected [3, 4]", func(m *maker) backend.Op {
 			return &backend.Embed{Table: m.f(9, 4), IDs: m.i(3), Out: to(m.f(2, 4))}
 		}},

@@ -169,10 +169,14 @@ func (t *Tensor) view(name string, offset, ld int, shape ...int) *Tensor {
 	}
 }
 
-// RowRange returns a view of rows [from, from+n) of a matrix. The view keeps a per-tensor
-// scale; a tensor with block scales cannot be sliced.
+// RowRange returns a view of rows [from, from+n) of a matrix, with their scales. Blocks of
+// several rows must not be cut: from must be a multiple of Block.Rows.
 func (t *Tensor) RowRange(from, n int) *Tensor {
-	return t.view(fmt.Sprintf("%s[%d:%d]", t.Name, from, from+n), from*t.LD, t.LD, n, t.Cols())
+	v := t.view(fmt.Sprintf("%s[%d:%d]", t.Name, from, from+n), from*t.LD, t.LD, n, t.Cols())
+	if rows := t.Block.Rows; rows > 0 && t.Scale != nil && from%rows == 0 {
+		v.Scale = t.Scale.RowRange(from/rows, (n+rows-1)/rows)
+	}
+	return v
 }
 
 // Slice returns a named view of elements [from, from+n) of a contiguous tensor as a

@@ -72,9 +72,9 @@ func (s *Tensors) Match(c Config) error {
 		}
 		read[name] = true
 		switch linear := strings.HasSuffix(name, "_proj.weight"); {
-		case isWide(t.DType) && linear && c.FP8:
+		case t.DType.IsWide() && linear && c.FP8:
 			return fmt.Errorf("%s: tensor %q is stored as %v, but quantization_config in %s says FP8: %s and the weights are of different models", s.path, name, t.DType, ConfigFile, ConfigFile)
-		case isWide(t.DType):
+		case t.DType.IsWide():
 		case !t.DType.IsQuantized() || !linear:
 			return fmt.Errorf("%s: tensor %q is stored as %v: octet reads it as fp32, bf16 or fp16", s.path, name, t.DType)
 		case !c.FP8:

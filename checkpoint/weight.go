@@ -29,7 +29,7 @@ func (s *Tensors) Weight(name string) ([]float32, error) {
 		if scale, err = s.scale(scaleName(name, weightScale)); err != nil {
 			return nil, err
 		}
-	case !isWide(t.DType):
+	case !t.DType.IsWide():
 		return nil, fmt.Errorf("%s: tensor %q is stored as %v, which is not a format of weights", s.path, name, t.DType)
 	}
 	r, err := s.Reader(name)
@@ -60,10 +60,6 @@ func (s *Tensors) Weight(name string) ([]float32, error) {
 
 func notFinite(x float32) bool { return x-x != 0 }
 
-// isWide reports whether d is a format of weights that needs no scale: FP32, BF16 or
-// F16.
-func isWide(d fp8.DType) bool { return d == fp8.F32 || d == fp8.BF16 || d == fp8.F16 }
-
 // Suffixes of the scales of an FP8 linear layer, as in compressed-tensors. Both scales
 // dequantize.
 const (
@@ -81,7 +77,7 @@ func (s *Tensors) scale(name string) (float32, error) {
 		return 0, fmt.Errorf("%s: there is no tensor %q: octet reads FP8 weights with one scale per tensor", s.path, name)
 	case t.Elems() != 1:
 		return 0, fmt.Errorf("%s: tensor %q holds %d scales: octet reads FP8 weights with one scale per tensor", s.path, name, t.Elems())
-	case !isWide(t.DType):
+	case !t.DType.IsWide():
 		return 0, fmt.Errorf("%s: tensor %q is stored as %v: octet reads scales in fp32, bf16 or fp16", s.path, name, t.DType)
 	}
 	raw, x := make([]byte, t.DType.Size()), make([]float32, 1)

@@ -236,6 +236,14 @@ func (d DType) HoldsMoments() bool {
 	return r.Bits > 0 && r.Kind == Float && r.Container == d && d.HasNaN()
 }
 
+// IsWide reports whether d is a format of more than eight bits with codes of its own, whose
+// tensors need no scale: F32, BF16 or F16. Activations, gradients and GEMM operands may
+// have it.
+func (d DType) IsWide() bool {
+	r := d.row()
+	return r.Kind == Float && r.Bits >= 16
+}
+
 // Smallest returns the smallest positive value: that of code 1, of which all finite values
 // are multiples. It is 0 for I32.
 func (d DType) Smallest() float32 {

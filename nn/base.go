@@ -24,6 +24,10 @@ type Base struct {
 	// layers concatenated; nil otherwise.
 	ChannelMax, ChannelHistory *backend.Tensor
 
+	// LossScale is the dynamic loss scale, State F32 [1]: see backend.StepGate. It is nil
+	// until DeclareGrads, and without recipe.Recipe.LossScaling.
+	LossScale *backend.Tensor
+
 	// ParamPrefix precedes the paths of layers in the names of parameters.
 	ParamPrefix string
 	// Shards is the number of ranks that share the optimizer state, see [Param]. With 0 or 1
@@ -101,7 +105,8 @@ func (b *Base) declaring(name string) {
 }
 
 // Constants yields every persistent tensor of the model, parameters aside, whose
-// initial value is not 0, with that value: scales are 1 until an amax is known.
+// initial value is not 0, with that value: scales are 1 until an amax is known, the loss
+// scale is InitialLossScale.
 func (b *Base) Constants() iter.Seq2[*backend.Tensor, float32] {
 	return func(yield func(*backend.Tensor, float32) bool) {
 		list := []*backend.Tensor{b.Scales.one}
@@ -118,8 +123,14 @@ func (b *Base) Constants() iter.Seq2[*backend.Tensor, float32] {
 				return
 			}
 		}
+		if b.LossScale != nil {
+			yield(b.LossScale, InitialLossScale)
+		}
 	}
 }
+
+// InitialLossScale is the loss scale of the first step, that of torch.amp.GradScaler.
+const InitialLossScale = 0x1p16
 
 // Shape describes the batch of a pass and its device.
 type Shape struct {
@@ -136,7 +147,7 @@ func (b *Base) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
 	}
 	return &Pass{
 		Program: p, Mode: mode, Batch: s.Batch, Seq: s.Seq, Control: s.Control,
-		First: true, Last: true, Ranks: max(1, s.Ranks), headTokens: s.HeadTokens,
+		First: true, Last: true, Ranks: max(1, s.Ranks), LossScale: b.LossScale, headTokens: s.HeadTokens,
 		compute: b.Recipe.Compute, scales: &b.Scales, root: p.At(""),
 	}
 }

@@ -26,15 +26,15 @@ func (b *Base) Embedding(scope, param string, rows, dim int, std float64) *Embed
 }
 
 // declareTable declares what micro-batches read, unless that was done before. tied is the
-// head that shares the weight and has a copy, or nil.
+// head that shares the weight and may have a copy in the compute format, or nil.
 func (b *Base) declareTable(e *Embedding, tied *Head) {
 	w := e.weight
 	switch {
 	case e.table != nil:
 	case w.whole != nil:
 		e.table = w.whole
-	case tied != nil:
-		e.table = tied.cachedAs(tied.fprop.b)
+	case tied != nil && tied.copies.index(b.Plain()) >= 0:
+		e.table = tied.cachedAs(b.Plain())
 	case b.Recipe.Compute == fp8.F32:
 		e.table = b.wholeOf(w)
 	default:

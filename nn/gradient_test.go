@@ -27,10 +27,12 @@ type lossProblem struct {
 	nodes int
 }
 
-func newLossProblem(t *testing.T, c nn.Config, seq int) *lossProblem {
+// newLossProblem records the model in FP32; rows give formats to GEMM operands.
+func newLossProblem(t *testing.T, c nn.Config, seq int, rows ...recipe.Row) *lossProblem {
 	const batch = 2
 	r, err := recipe.Lookup("fp32")
 	require.NoError(t, err)
+	r.Rows = rows
 	vars := backend.NewVars()
 	m, err := nn.New(c, r, vars)
 	require.NoError(t, err)
@@ -40,7 +42,9 @@ func newLossProblem(t *testing.T, c nn.Config, seq int) *lossProblem {
 	targets := vars.Tensor(backend.Input, "targets", fp8.I32, batch*seq)
 	loss := vars.Tensor(backend.Output, "loss", fp8.F32, 1)
 	p := vars.Program("micro")
-	losses := m.LossAndGrads(m.Pass(p, nn.Train, nn.Shape{Batch: batch, Seq: seq, Control: control}), tokens, targets)
+	pass := m.Pass(p, nn.Train, nn.Shape{Batch: batch, Seq: seq, Control: control})
+	m.CastWeights(pass)
+	losses := m.LossAndGrads(pass, tokens, targets)
 	p.Add(&backend.Sum{X: losses, Out: loss})
 	require.NoError(t, p.Err())
 

@@ -2,7 +2,6 @@ package nn
 
 import (
 	"fmt"
-	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -20,16 +19,18 @@ import (
 // (backend.Spec, HeadTokens). Tests lower the bound.
 var headElems = 1 << 24
 
-// Head is the linear layer from the hidden state to the logits, in the compute format, with
-// the cross-entropy.
+// Head is the linear layer from the hidden state to the logits, with the cross-entropy. The
+// gradient of the logits is stored in the compute format and cast from there, chunk by
+// chunk.
 type Head struct {
 	*Linear
 	input *Slot // output of the final norm
+	grad  *Slot // of a chunk of tokens
 	tied  bool  // the weight is an embedding's
 }
 
 // Head declares a head for a vocabulary, padded to a multiple of 16 rows.
-// Its parameter is scope + ".weight". The rows of the built-in recipes leave the compute
+// Its parameter is scope + ".weight". The rows of most built-in recipes leave the compute
 // format to a head whose scope is lm_head.
 func (b *Base) Head(scope string, vocab, dim int, std float64) *Head {
 	w := b.param(scope+".weight", false, std, padded(vocab), dim)
@@ -54,17 +55,19 @@ func (b *Base) newHead(scope string, w *Param, tied *Embedding) *Head {
 		}
 	}
 	h.input = b.Slot(scope+".input", h.Inputs()...)
+	h.grad = b.gradSlot(h.Linear)
 	return h
 }
 
 // Input returns the slot that the head reads.
 func (h *Head) Input() *Slot { return h.input }
 
-// check reports a recipe whose rows match the head.
+// check reports a recipe with a current scale for the whole gradient of the logits, which
+// does not exist at one time.
 func (h *Head) check(r recipe.Recipe) error {
-	for _, cast := range slices.Concat(h.Inputs(), h.Grads(), h.weights()) {
-		if cast.DType != r.Compute {
-			return fmt.Errorf("recipe %s: %s in %s: the head's GEMMs run in %s; drop the rows that match %[2]s", r.Name, h.Scope, cast.DType, r.Compute)
+	for _, c := range h.Grads() {
+		if c.tensorScaled() && c.Scaling == recipe.Current {
+			return fmt.Errorf("recipe %s: %s: grad in %s: this gradient exists in chunks of tokens only, so it cannot have a current scale for the whole tensor (use scaling delayed, or granularity row or 1x32 without an outer scale)", r.Name, h.Scope, c)
 		}
 	}
 	return nil
@@ -79,13 +82,24 @@ func (h *Head) Logits(p *Pass, x *Value, out *backend.Tensor) {
 }
 
 // headRows returns the number of tokens in a chunk. Chunks are about equal and a
-// multiple of 16, since it is the K of the head's wgrad. A chunk may hold minTokens
-// even where headElems allows fewer.
-func headRows(tokens, vocab, minTokens int) int {
-	limit := max(16, headElems/vocab/16*16, minTokens)
+// multiple of unit. A chunk may hold minTokens even where headElems allows fewer.
+func headRows(tokens, vocab, minTokens, unit int) int {
+	limit := max(unit, headElems/vocab/unit*unit, minTokens)
 	chunks := (tokens + limit - 1) / limit
 	share := (tokens + chunks - 1) / chunks
-	return min(tokens, (share+15)/16*16)
+	return min(tokens, (share+unit-1)/unit*unit)
+}
+
+// chunkUnit returns what the tokens of a chunk are a multiple of: 16, since they are the K
+// of the head's wgrad, and the tokens that share a scale of the input.
+func (h *Head) chunkUnit() int {
+	unit := 16
+	for _, c := range h.Inputs() {
+		for c.Block.Rows > 0 && unit%c.Block.Rows != 0 {
+			unit += 16
+		}
+	}
+	return unit
 }
 
 // Loss appends the logits and cross-entropy of x, the final norm's output, and, with
@@ -99,7 +113,7 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 	if grads {
 		dx = q.temp("input.grad", tokens, h.weight.Cols())
 	}
-	for from, size := 0, headRows(tokens, vocab, p.headTokens); from < tokens; from += size {
+	for from, size := 0, headRows(tokens, vocab, p.headTokens, h.chunkUnit()); from < tokens; from += size {
 		rows := min(size, tokens-from)
 		chunk := q.At(fmt.Sprintf("%s.tokens%d", h.Scope, from))
 		logits := chunk.Temp("logits", fp8.F32, rows, vocab)
@@ -113,12 +127,14 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 			continue
 		}
 		dy := chunk.temp("logits.grad", rows, vocab)
-		loss.Control, loss.DLogits = p.Control, dy
+		loss.Control, loss.LossScale, loss.DLogits = p.Control, p.LossScale, dy
 		q.Add(loss)
 		b := q.Backward()
-		b.Add(&backend.MatMul{A: dy, B: w, Out: dx.RowRange(from, rows)})
+		b.root = chunk.Program // each chunk has its own copies
+		grad := b.castStored(h.grad, dy)
+		b.Add(&backend.MatMul{A: grad.As(h.dgrad.a), B: h.cachedAs(h.dgrad.b), Out: dx.RowRange(from, rows)})
 		b.Add(&backend.MatMul{
-			A: dy, B: x.RowRange(from, rows), TransA: true,
+			A: grad.As(h.wgrad.a), B: in.As(h.wgrad.b).RowRange(from, rows), TransA: true,
 			Out: h.weight.Grad, Accumulate: from > 0 || !p.First,
 		})
 	}

@@ -12,11 +12,25 @@ func TestHeadRows(t *testing.T) {
 		saved := headElems
 		headElems = rows * 64
 		for tokens := 1; tokens < 20*rows; tokens++ {
-			size := headRows(tokens, 64, 0)
+			size := headRows(tokens, 64, 0, 16)
 			require.LessOrEqual(t, size, rows, tokens)
 			require.Equal(t, (tokens+rows-1)/rows, (tokens+size-1)/size, "chunks of %d for %d tokens", size, tokens)
 		}
 		headElems = saved
+	}
+}
+
+// Chunks do not cut blocks of tokens that share a scale.
+func TestHeadRowsOfBlocks(t *testing.T) {
+	saved := headElems
+	defer func() { headElems = saved }()
+	headElems = 100 * 64
+	for _, unit := range []int{16, 32, 48, 128} {
+		for tokens := 1; tokens < 2000; tokens++ {
+			size := headRows(tokens, 64, 0, unit)
+			require.True(t, size == tokens || size%unit == 0, "chunks of %d for %d tokens", size, tokens)
+			require.LessOrEqual(t, size, max(unit, 100), tokens)
+		}
 	}
 }
 
@@ -32,6 +46,6 @@ func TestHeadRowsOfADevice(t *testing.T) {
 		{256, 1 << 17, 0, 1 << 16},
 		{256, 1 << 17, 1024, 1 << 16},
 	} {
-		require.Equal(t, c.want, headRows(c.tokens, padded(c.vocab), c.device), c)
+		require.Equal(t, c.want, headRows(c.tokens, padded(c.vocab), c.device, 16), c)
 	}
 }

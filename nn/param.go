@@ -118,9 +118,12 @@ func (p *Pass) gather(w *Param, name string) *backend.Tensor {
 // comm returns the program, which records nodes as collectives on their own queue.
 func (p *Pass) comm() *backend.Program { return p.Program.Phase(backend.Comm).On(backend.CommQueue) }
 
-// DeclareGrads declares a gradient for every parameter. Call it once, before
-// recording backward passes.
+// DeclareGrads declares a gradient for every parameter, and the loss scale if the recipe
+// has one. Call it once, before recording backward passes.
 func (b *Base) DeclareGrads() {
+	if b.Recipe.LossScaling() {
+		b.LossScale = b.Vars.Tensor(backend.State, "loss_scale", fp8.F32, 1)
+	}
 	for _, p := range b.Params {
 		p.Grad = b.Vars.Tensor(backend.Stash, p.Name+".grad", fp8.F32, p.Shape...)
 		if p.Reduced = p.Grad; p.Sharded() {

@@ -30,6 +30,9 @@ type Pass struct {
 	First      bool            // first micro-batch of a step: gradients are written, not accumulated
 	Last       bool            // last micro-batch: gradients are complete and reduced over ranks
 	Ranks      int
+	// LossScale multiplies the gradient of the loss: every CrossEntropy, or what a model
+	// has instead, takes it. nil is 1.
+	LossScale  *backend.Tensor
 	Cache      *Cache  // keys and values of earlier positions; nil in training
 	Health     *Health // where casts and channels are measured; nil in training
 	headTokens int

@@ -37,9 +37,17 @@ func (p *Pass) Store(s *Slot, rows, cols int, op func(out []backend.Cast) backen
 // Casts whose scale is known before the op become its epilogue. A current scale
 // needs the amax of the tensor or of its blocks, and a rotation the elements of other
 // tokens, so those copies are cast from a stored copy in the compute format.
-func (p *Pass) Open(s *Slot, rows, cols int) *Value {
-	v := &Value{slot: s, copies: make([]*backend.Tensor, len(s.casts)), rotated: make([]*backend.Tensor, len(s.casts))}
+func (p *Pass) Open(s *Slot, rows, cols int) *Value { return p.open(s, rows, cols, nil) }
+
+// open is Open. Unless nil, wide is the tensor itself, stored in the compute format: the
+// copy in this format, and what the other copies are cast from.
+func (p *Pass) open(s *Slot, rows, cols int, wide *backend.Tensor) *Value {
+	v := &Value{slot: s, copies: make([]*backend.Tensor, len(s.casts)), rotated: make([]*backend.Tensor, len(s.casts)), wide: wide}
 	for i, c := range s.casts {
+		if wide != nil && c.DType == p.compute {
+			v.copies[i] = wide
+			continue
+		}
 		if p.Mode == Frozen && (c.blockScaled() && c.Block.Rows != 1 || c.Hadamard.On()) {
 			continue // tokens share scales: only a backward reads this copy
 		}
@@ -62,6 +70,17 @@ func (p *Pass) Open(s *Slot, rows, cols int) *Value {
 		v.wide = p.root.Temp(s.name+"."+p.compute.String(), p.compute, rows, cols)
 		v.casts = append(v.casts, backend.Cast{Out: v.wide})
 	}
+	return v
+}
+
+// castStored appends the casts of x, which is stored in the compute format, to a slot's
+// copies.
+func (p *Pass) castStored(s *Slot, x *backend.Tensor) *Value {
+	v := p.open(s, x.Rows(), x.Cols(), x)
+	if len(v.casts) > 0 {
+		p.Add(&backend.Quantize{X: x, Out: v.casts})
+	}
+	p.Close(v)
 	return v
 }
 

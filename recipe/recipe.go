@@ -21,7 +21,8 @@
 // stochastically, which preserves values below half a step in expectation. Rows may
 // also give FP32 under a BF16 recipe, to both operands of a GEMM, and BF16 with fewer
 // bits, such as E8M5. Embedding, norms, attention, residual stream and head stay in the recipe's
-// compute format, usually BF16.
+// compute format, usually BF16. With F16 the loss's gradient has a dynamic loss scale
+// ([Recipe.LossScaling]).
 //
 // [Recipe.For] adapts a recipe to a device that has another E4M3 or no GEMM for
 // some pair of formats.
@@ -190,7 +191,7 @@ type Recipe struct {
 	Kind    Kind
 	Source  string // text of the file that the recipe was read from; empty otherwise
 	Rows    []Row
-	Compute fp8.DType // F32 or BF16: format of activations between GEMMs
+	Compute fp8.DType // F32, BF16 or F16: format of activations between GEMMs
 
 	Smooth    Smooth
 	Optimizer Optimizer
@@ -355,8 +356,16 @@ func (r Recipe) format(scope string, g GEMM, o Operand) fp8.DType {
 	return requested(o)
 }
 
+// LossScaling reports whether training multiplies the loss's gradient by a dynamic loss
+// scale, since small gradients would underflow in the compute format: whether that has a
+// smaller exponent range than FP32, as F16.
+func (r Recipe) LossScaling() bool { return r.Compute.Format().Exponent < fp8.F32.Format().Exponent }
+
 // Validate reports a recipe that no backend supports.
 func (r Recipe) Validate() error {
+	if !r.Compute.IsWide() {
+		return fmt.Errorf("recipe %s: compute format %s is not supported (use fp32, bf16 or fp16)", r.Name, r.Compute)
+	}
 	for i, row := range r.Rows {
 		where := fmt.Sprintf("recipe %s, row %d", r.Name, i+1)
 		if err := CheckScope(row.Scope); err != nil {

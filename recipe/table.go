@@ -58,9 +58,24 @@ var methodRecipes = []Recipe{
 		Rows: uniform(Row{DType: e8m5}), History: 16,
 	},
 	{
+		Name: "fp16", Summary: "FP16 GEMMs and activations, dynamic loss scaling",
+		Compute: fp8.F16, Optimizer: plainState, History: 16,
+	},
+	{
 		Name: "fp8-current", Summary: "E4M3/E5M2, current scales from each tensor's own amax",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: hybrid(Current, nearest), History: 16,
+	},
+	{
+		// The gradient of the logits exists in chunks of tokens, so its scale is delayed. Its
+		// largest values are those of a probability of 1, which hardly change.
+		Name: "fp8-head", Summary: "fp8-current with an FP8 head",
+		Compute: fp8.BF16, Optimizer: plainState, History: 16, GradMargin: 4,
+		Rows: []Row{
+			{Scope: "lm_head", Operand: Grad, DType: fp8.E5M2, Scaling: Delayed},
+			{Operand: Grad, DType: fp8.E5M2, Scaling: Current},
+			{DType: fp8.E4M3, Scaling: Current},
+		},
 	},
 	delayed("fp8-delayed", "E4M3/E5M2, delayed scales, stochastic gradients", plainState, Smooth{}),
 	delayed("fp8-w3-bf16", "fp8-delayed with down_proj in BF16: safe without smoothing", plainState, Smooth{},

@@ -64,6 +64,10 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) 
 		GradNorm: writers.Float(p.GradNorm), Tokens: p.Tokens, Skipped: p.Skipped,
 	}
 	scalars := []writers.Scalar{{Tag: "loss/train", Value: p.Loss}, {Tag: "lr", Value: p.LR}, {Tag: "grad_norm", Value: p.GradNorm}}
+	if p.LossScale != 0 {
+		m.LossScale = new(writers.Float(p.LossScale))
+		scalars = append(scalars, writers.Scalar{Tag: "loss_scale_log2", Value: math.Log2(p.LossScale)})
+	}
 	if p.Evaluated {
 		loss := writers.Float(p.ValLoss)
 		m.ValLoss = &loss

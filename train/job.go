@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -29,6 +30,8 @@ type Job struct {
 	GradNorm *backend.Tensor // Output F32 [1], before clipping
 	Skip     *backend.Tensor // Output I32 [1]: 1 if the update was skipped
 	Step     *backend.Tensor // State I32 [1]: number of updates, skipped ones excluded
+	// LossScale is State F32 [1], nil without [recipe.Recipe.LossScaling].
+	LossScale *backend.Tensor
 
 	Micro     map[Variant]*backend.Program
 	Update    *backend.Program
@@ -98,7 +101,7 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	j.Loss = j.Vars.Tensor(backend.Output, "loss", fp8.F32, 1)
 	j.EvalLoss = j.Vars.Tensor(backend.Output, "eval_loss", fp8.F32, 1)
 	j.optimizer = NewAdamW(j.Model, c.Optimizer)
-	j.GradNorm, j.Skip, j.Step = j.optimizer.GradNorm, j.optimizer.Skip, j.optimizer.Step
+	j.GradNorm, j.Skip, j.Step, j.LossScale = j.optimizer.GradNorm, j.optimizer.Skip, j.optimizer.Step, j.optimizer.LossScale
 	j.listShards()
 
 	for i := range c.Train.Accumulate {
@@ -119,7 +122,26 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 			return nil, fmt.Errorf("recording %s: %w", p.Name(), err)
 		}
 	}
+	if err := j.checkLossScale(); err != nil {
+		return nil, err
+	}
 	return j, j.recompute()
+}
+
+// checkLossScale returns an error if micro-batches of a recipe with loss scaling do not
+// read the loss scale: the update would divide gradients by a factor that they lack.
+func (j *Job) checkLossScale() error {
+	if j.LossScale == nil {
+		return nil
+	}
+	for _, p := range j.Micro {
+		for _, n := range p.Nodes() {
+			if slices.ContainsFunc(n.Operands(), func(o backend.Operand) bool { return o.Tensor == j.LossScale }) {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("recipe %s scales the loss, but no op of the network reads the loss scale: give it to CrossEntropy, LossScale: pass.LossScale", j.Recipe.Name)
 }
 
 // Programs lists the job's programs in a fixed order.

@@ -131,9 +131,9 @@ func TestOwnNetworkIsChecked(t *testing.T) {
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.*", Format: "bf16"}}
 	_, err := NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, `scope "layers.0.*" matches none of the linear layers up to down; use one of the paths up, down, lm_head, where`)
-	c.Precision.Rows = []PrecisionRow{{Scope: "lm_head", Format: "e4m3"}}
+	c.Precision.Rows = []PrecisionRow{{Scope: "lm_head", Format: "e4m3", Scaling: "current"}}
 	_, err = NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "matches lm_head, whose GEMMs run in bf16")
+	require.ErrorContains(t, err, "lm_head: grad in e4m3 current stochastic: this gradient exists in chunks of tokens only")
 	c.Precision.Rows = []PrecisionRow{{Scope: "up", Format: "bf16"}}
 	j, err := NewJob(c, specOf(t, "emu"))
 	require.NoError(t, err)

@@ -31,13 +31,17 @@ type AdamW struct {
 	Skip     *backend.Tensor // Output I32 [1]: 1 if the last update changed nothing, since the norm or an amax was not finite
 	Step     *backend.Tensor // State I32 [1]: number of updates, skipped ones excluded
 
+	LossScale *backend.Tensor // State F32 [1]: loss scale of the next step; nil without recipe.Recipe.LossScaling
+	GoodSteps *backend.Tensor // State I32 [1]: updates since LossScale changed; nil likewise
+
 	config Optimizer
 	model  *nn.Base
 	m1, m2 map[*nn.Param]*backend.Tensor
 	scales []*backend.Tensor // of the quantized moments; initially 1
 }
 
-// NewAdamW declares the optimizer's state for the parameters of m, after [nn.Base.Build].
+// NewAdamW declares the optimizer's state for the parameters of m, after [nn.Base.Build] and
+// [nn.Base.DeclareGrads].
 // Of c it reads Betas, Eps, EpsForm, WeightDecay and Clip.
 func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 	o := &AdamW{
@@ -45,6 +49,9 @@ func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 		Skip:     m.Vars.Tensor(backend.Output, "skip", fp8.I32, 1),
 		Step:     m.Vars.Tensor(backend.State, "optimizer.step", fp8.I32, 1),
 		config:   c, model: m, m1: map[*nn.Param]*backend.Tensor{}, m2: map[*nn.Param]*backend.Tensor{},
+	}
+	if o.LossScale = m.LossScale; o.LossScale != nil {
+		o.GoodSteps = m.Vars.Tensor(backend.State, "loss_scale.good_steps", fp8.I32, 1)
 	}
 	for _, p := range m.Params {
 		r := recipe.Optimizer{M1: fp8.F32, M2: fp8.F32}
@@ -73,6 +80,10 @@ func (o *AdamW) moment(p *nn.Param, name string, d fp8.DType, block int) *backen
 	o.scales = append(o.scales, t.Scale)
 	return t
 }
+
+// lossScaleGrowth is the number of updates without a skip after which the loss scale
+// doubles, that of torch.amp.GradScaler.
+const lossScaleGrowth = 2000
 
 // Initial yields the tensors that are not zero before the first step, with their bytes:
 // scales of 1, and masters with the values of [nn.Param.Init]. A tensor can come twice, the
@@ -148,7 +159,10 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 	gate := &backend.StepGate{
 		SumSquares: o.sumSquares(p), Amax: o.model.Scales.Amax, Step: o.Step,
 		GradNorm: o.GradNorm, Coef: p.Temp("clip_coef", fp8.F32, 1), Skip: o.Skip,
-		Clip: float32(c.Clip),
+		LossScale: o.LossScale, GoodSteps: o.GoodSteps, Clip: float32(c.Clip),
+	}
+	if o.LossScale != nil {
+		gate.GrowthSteps = lossScaleGrowth
 	}
 	p.Add(gate)
 	for g, params := range groups {

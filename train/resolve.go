@@ -74,7 +74,7 @@ func (c *Config) Resolve() error {
 		return err
 	}
 	for i, row := range c.Precision.Rows {
-		if err := checkScope(row, layers, r.Compute.String()); err != nil {
+		if err := checkScope(row, layers); err != nil {
 			return fmt.Errorf("precision.rows[%d]: scope %q %w", i, row.Scope, err)
 		}
 	}
@@ -94,22 +94,16 @@ func (c *Config) Resolve() error {
 	return nil
 }
 
-// checkScope returns an error for a row that matches no linear layer of the model, or gives
-// a head another format than compute. The error continues "scope X".
-func checkScope(row PrecisionRow, layers []recipe.Layer, compute string) error {
+// checkScope returns an error for a row that matches no linear layer of the model. The
+// error continues "scope X".
+func checkScope(row PrecisionRow, layers []recipe.Layer) error {
 	last := ""
 	for _, l := range layers {
 		if !l.Head {
 			last = l.Scope
 		}
 	}
-	selected := recipe.Select(row.Scope, layers)
-	for _, l := range selected {
-		if l.Head && row.Format != "" && row.Format != compute {
-			return fmt.Errorf("matches %s, whose GEMMs run in %s; use scope = \"layers.*\" for the decoder layers alone", l.Scope, compute)
-		}
-	}
-	if len(selected) == 0 {
+	if len(recipe.Select(row.Scope, layers)) == 0 {
 		return fmt.Errorf("matches none of the linear layers up to %s; use one of the paths %s, where * matches anything",
 			last, strings.Join(recipe.Paths(layers), ", "))
 	}
@@ -165,7 +159,8 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 
 // RecipeFor returns the ResolvedRecipe adapted to a device and notes: the changes, see
 // [recipe.Recipe.For], and rows of a recipe file that match no layer. The error wraps
-// backend.ErrUnsupported if the recipe needs block scales and the device has none.
+// backend.ErrUnsupported if the recipe needs block scales or FP16 ops and the device has
+// none.
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
@@ -174,6 +169,9 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	layers, err := c.linears()
 	if err != nil {
 		return r, nil, err
+	}
+	if !s.F16 && r.Compute == fp8.F16 {
+		return r, nil, fmt.Errorf("%w by backend %s: recipe %s has activations in fp16, and this backend has no ops for them; use recipe bf16, or --backend emu", backend.ErrUnsupported, s.Backend, r.Name)
 	}
 	if !s.BlockScales {
 		if err := r.CheckPerTensor(layers); err != nil {

@@ -22,8 +22,11 @@ type StepResult struct {
 	GradNorm float64 // before clipping
 	Tokens   int64   // number of training tokens so far
 	Skipped  bool    // the update was skipped: the gradient norm or an amax was not finite
-	Spike    Spike   // the loss spike that this step completed, if any
-	Elapsed  time.Duration
+	// LossScale is the loss scale after the step, 0 without [recipe.Recipe.LossScaling]: half
+	// of the step's own if it was skipped.
+	LossScale float64
+	Spike     Spike // the loss spike that this step completed, if any
+	Elapsed   time.Duration
 }
 
 // ErrNonFinite is wrapped by the error for too many consecutive skipped steps.
@@ -102,7 +105,7 @@ func (t *Trainer) dropFlights() error {
 	}
 	for i := range t.flights.n {
 		r := t.ranks[0]
-		_ = r.reports[(t.step+i)%2].End(r.words[:])
+		_ = r.reports[(t.step+i)%2].End(r.words[:4*t.reported()])
 	}
 	t.flights = flights{}
 	return err
@@ -204,10 +207,19 @@ func (t *Trainer) collect(ctx context.Context) (StepResult, error) {
 }
 
 // A step reports a few words, equal on all ranks; they are read from rank 0.
-const reportWords = 3
+const reportWords = 4
 
+// report returns the tensors of the words; the last is nil without a loss scale.
 func (j *Job) report() [reportWords]*backend.Tensor {
-	return [...]*backend.Tensor{j.Loss, j.GradNorm, j.Skip}
+	return [...]*backend.Tensor{j.Loss, j.GradNorm, j.Skip, j.LossScale}
+}
+
+// reported returns the number of words that a step reports.
+func (j *Job) reported() int {
+	if j.LossScale == nil {
+		return reportWords - 1
+	}
+	return reportWords
 }
 
 // prepareReports creates the result copies of rank 0 if Run is asynchronous on its device.
@@ -219,7 +231,7 @@ func (r *rank) prepareReports(j *Job) error {
 	words := j.report()
 	for i := range r.reports {
 		var err error
-		if r.reports[i], err = f.Fetch(words[:]...); err != nil {
+		if r.reports[i], err = f.Fetch(words[:j.reported()]...); err != nil {
 			return err
 		}
 	}
@@ -230,11 +242,12 @@ func (r *rank) prepareReports(j *Job) error {
 func (t *Trainer) readReport(report backend.Fetch, res *StepResult) error {
 	r := t.ranks[0]
 	if report != nil {
-		if err := report.End(r.words[:]); err != nil {
+		if err := report.End(r.words[:4*t.reported()]); err != nil {
 			return err
 		}
 	} else {
-		for i, x := range t.report() {
+		words := t.report()
+		for i, x := range words[:t.reported()] {
 			if err := r.backend.Read(x, r.words[4*i:][:4]); err != nil {
 				return err
 			}
@@ -243,6 +256,9 @@ func (t *Trainer) readReport(report backend.Fetch, res *StepResult) error {
 	res.Loss = float(r.words[0:]) / float64(t.TokensPerStep())
 	res.GradNorm = float(r.words[4:])
 	res.Skipped = binary.LittleEndian.Uint32(r.words[8:]) != 0
+	if t.LossScale != nil {
+		res.LossScale = float(r.words[12:])
+	}
 	return nil
 }
 

@@ -24,7 +24,7 @@ type hostState struct {
 //
 // Masters and moments are dequantized and encoded in the new formats, rounded to
 // nearest with current scales. Scales and histories that both recipes have are kept;
-// a calibration fills new ones, as in the first step.
+// a calibration fills new ones, as in the first step. A loss scale starts anew.
 func (t *Trainer) followSchedule(ctx context.Context) error {
 	phase := PhaseAt(t.Phases, t.step)
 	switch {

@@ -189,7 +189,7 @@ func distance(a, b []float64) float64 {
 }
 
 func TestEveryRecipeLearns(t *testing.T) {
-	for _, name := range []string{"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-w3-bf16", "fp8-smooth"} {
+	for _, name := range []string{"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-w3-bf16", "fp8-smooth", "fp8-head"} {
 		t.Run(name, func(t *testing.T) {
 			c := small(t, name)
 			c.Train.Steps = 40
@@ -316,7 +316,7 @@ func snapshot(t *testing.T, tr *Trainer) *checkpoint.Checkpoint {
 
 func TestRestoreIsBitIdentical(t *testing.T) {
 	const blocks = "fp8-smooth with moments in blocks"
-	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth", "deepseek-v3", "mxfp8", blocks} {
+	for _, name := range []string{"bf16", "fp16", "fp8-current", "fp8-smooth", "fp8-head", "deepseek-v3", "mxfp8", blocks} {
 		c := small(t, "fp8-smooth")
 		if name == blocks {
 			c.Precision.StateBlock, c.Precision.Master = new(256), "bf16"

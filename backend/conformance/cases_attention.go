@@ -38,12 +38,12 @@ func (a attentionShape) tolerance(s backend.Spec, in fp8.DType) float64 {
 
 func (s *suite) attention() {
 	for _, a := range attentionShapes {
-		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
+		for _, in := range wideFormats {
 			s.addAttention(a, in, "f32", "attention/%s/%s", a, in)
 			s.addAttentionGrad(a, in, "f32", "attentiongrad/%s/%s", a, in)
 		}
 	}
-	for _, style := range []string{"bf16", "fp8", "stochastic", "precision", "view"} {
+	for _, style := range []string{"bf16", "f16", "fp8", "stochastic", "precision", "view"} {
 		s.addAttention(attentionShapes[2], fp8.BF16, style, "attention/%s", style)
 		s.addAttentionGrad(attentionShapes[2], fp8.BF16, style, "attentiongrad/%s", style)
 	}

@@ -66,7 +66,7 @@ func (s *suite) norms(v variant) {
 
 func (s *suite) embedGrad() {
 	for _, accumulate := range []bool{false, true} {
-		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
+		for _, in := range wideFormats {
 			s.add(func(b *fixture) {
 				// Row 3 occurs five times, some rows never.
 				b.p.Add(&backend.EmbedGrad{
@@ -79,7 +79,7 @@ func (s *suite) embedGrad() {
 }
 
 func (s *suite) ropes() {
-	for _, style := range []string{"f32", "bf16", "fp8", "stochastic", "precision", "view"} {
+	for _, style := range []string{"f32", "bf16", "f16", "fp8", "stochastic", "precision", "view"} {
 		for _, inverse := range []bool{false, true} {
 			s.add(func(b *fixture) {
 				// The FP32 error of an angle of 40 radians is 40 units in the last place of 1.
@@ -106,7 +106,7 @@ func (s *suite) ropes() {
 }
 
 func (s *suite) cacheWrite() {
-	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
+	for _, d := range wideFormats {
 		for _, position := range []int32{0, 3} {
 			s.add(func(b *fixture) {
 				b.step.Position = position

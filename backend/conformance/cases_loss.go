@@ -6,7 +6,7 @@ import (
 )
 
 func (s *suite) loss() {
-	for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
+	for _, in := range wideFormats {
 		for _, valid := range []int{1, 29, 37} {
 			for _, grad := range []bool{false, true} {
 				s.add(func(b *fixture) {
@@ -23,6 +23,9 @@ func (s *suite) loss() {
 					if grad {
 						op.Control = b.control()
 						op.DLogits = b.result("dlogits", in, summed(valid), rows, cols)
+						if valid == 29 {
+							op.LossScale = b.scalar("loss_scale", 0x1p16)
+						}
 					}
 					b.p.Add(op)
 				}, "crossentropy/%s/valid%d/grad-%v", in, valid, grad)

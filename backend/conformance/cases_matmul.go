@@ -32,6 +32,7 @@ func (s *suite) matMulShapes() {
 	pairs := [][2]fp8.DType{
 		{fp8.F32, fp8.F32},
 		{fp8.BF16, fp8.BF16},
+		{fp8.F16, fp8.F16},
 		{fp8.E4M3, fp8.E4M3},
 		{fp8.E4M3, fp8.E5M2},
 		{fp8.E5M2, fp8.E4M3},
@@ -40,7 +41,7 @@ func (s *suite) matMulShapes() {
 		{fp8.E4M3IEEE, fp8.E5M2},
 		{fp8.E5M2, fp8.E4M3IEEE},
 	}
-	for _, pair := range pairs[2:] {
+	for _, pair := range pairs[3:] {
 		s.add(func(b *fixture) {
 			op := b.operands(pair[0], pair[1], 17, 33, 70, false, true)
 			one := b.vars.Tensor(backend.Input, "one", fp8.F32, 1)
@@ -81,16 +82,25 @@ func (s *suite) matMulEpilogues() {
 		set  func(b *fixture, o *backend.MatMul, n int)
 	}{
 		{"bf16", fp8.BF16, func(b *fixture, o *backend.MatMul, n int) {}},
+		{"f16", fp8.F16, func(b *fixture, o *backend.MatMul, n int) {}},
+		{"f16-overflow", fp8.F16, func(b *fixture, o *backend.MatMul, n int) {
+			o.ColScale = b.normal("col", fp8.F32, n)
+			for j := range b.values[o.ColScale] {
+				b.values[o.ColScale][j] *= 30000
+			}
+		}},
 		{"row", fp8.F32, func(b *fixture, o *backend.MatMul, n int) { o.RowScale = b.normal("row", fp8.F32, m) }},
 		{"col", fp8.F32, func(b *fixture, o *backend.MatMul, n int) { o.ColScale = b.normal("col", fp8.F32, n) }},
 		{"residual-f32", fp8.F32, func(b *fixture, o *backend.MatMul, n int) { o.Residual = b.normal("residual", fp8.F32, m, n) }},
 		{"residual-bf16", fp8.BF16, func(b *fixture, o *backend.MatMul, n int) { o.Residual = b.normal("residual", fp8.BF16, m, n) }},
+		{"residual-f16", fp8.BF16, func(b *fixture, o *backend.MatMul, n int) { o.Residual = b.normal("residual", fp8.F16, m, n) }},
 		{"row-col-residual", fp8.BF16, func(b *fixture, o *backend.MatMul, n int) {
 			o.RowScale, o.ColScale = b.normal("row", fp8.F32, m), b.normal("col", fp8.F32, n)
 			o.Residual = b.normal("residual", fp8.F32, m, n)
 		}},
 		{"accumulate-f32", fp8.F32, func(b *fixture, o *backend.MatMul, n int) { o.Accumulate = true }},
 		{"accumulate-bf16", fp8.BF16, func(b *fixture, o *backend.MatMul, n int) { o.Accumulate = true }},
+		{"accumulate-f16", fp8.F16, func(b *fixture, o *backend.MatMul, n int) { o.Accumulate = true }},
 		{"accumulate-col", fp8.F32, func(b *fixture, o *backend.MatMul, n int) {
 			o.Accumulate, o.ColScale = true, b.normal("col", fp8.F32, n)
 		}},
@@ -111,6 +121,7 @@ func (s *suite) matMulEpilogues() {
 	}{
 		{fp8.F32, 11, 40, "fp32"},
 		{fp8.BF16, 11, 40, "bf16"},
+		{fp8.F16, 16, 48, "f16"},
 		{fp8.E4M3, 11, 40, "e4m3"},
 		{fp8.E4M3, 16, 48, "e4m3-aligned"}, // n and k are multiples of 16, as cuBLASLt needs
 	} {

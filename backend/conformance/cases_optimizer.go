@@ -24,7 +24,33 @@ func (s *suite) optimizer() {
 		})
 	}, "sumsquares/views")
 	s.stepGate()
+	s.lossScales()
 	s.adamW()
+}
+
+// lossScales adds gates with a loss scale, which growth and a skip change.
+func (s *suite) lossScales() {
+	for _, g := range []struct {
+		name           string
+		squares, scale float64
+		good           int
+	}{
+		{"counts", 9e9, 0x1p16, 1},
+		{"grows", 9e9, 0x1p16, 2},
+		{"skips", inf, 0x1p16, 2},
+		{"highest", 1e30, backend.MaxLossScale, 2},
+		{"lowest", nan, backend.MinLossScale, 1},
+	} {
+		for _, clip := range []float32{0, 1} {
+			s.add(func(b *fixture) {
+				b.p.Add(&backend.StepGate{
+					SumSquares: b.scalar("squares", g.squares), Step: b.ints("step", 41), Clip: clip, GrowthSteps: 3,
+					GradNorm: b.result("norm", fp8.F32, elementwise, 1), Coef: b.result("coef", fp8.F32, elementwise, 1),
+					Skip: b.ints("skip", 7), LossScale: b.scalar("loss_scale", g.scale), GoodSteps: b.ints("good_steps", g.good),
+				})
+			}, "stepgate/lossscale/%s/clip%v", g.name, clip)
+		}
+	}
 }
 
 func (s *suite) stepGate() {

@@ -136,6 +136,9 @@ func elems(shape []int) int {
 	return n
 }
 
+// wideFormats are those of activations and gradients.
+var wideFormats = []fp8.DType{fp8.F32, fp8.BF16, fp8.F16}
+
 // variant is a shape, an input format and a style of casts for an elementwise op.
 type variant struct {
 	style      string
@@ -151,6 +154,7 @@ var variants = []variant{
 	{"f32", 3, 5, fp8.BF16},
 	{"f32", 16, 64, fp8.F32},
 	{"bf16", 17, 33, fp8.BF16},
+	{"f16", 17, 33, fp8.F16},
 	{"fp8", 17, 33, fp8.F32},
 	{"fp8", 32, 48, fp8.BF16},
 	{"stochastic", 17, 33, fp8.BF16},
@@ -162,11 +166,8 @@ var variants = []variant{
 // casts declares the outputs of a result of rows × cols, and returns its casts.
 func (b *fixture) casts(style, name string, rows, cols int, tolerance float64) []backend.Cast {
 	switch style {
-	case "f32", "bf16":
-		d := fp8.F32
-		if style == "bf16" {
-			d = fp8.BF16
-		}
+	case "f32", "bf16", "f16":
+		d := map[string]fp8.DType{"f32": fp8.F32, "bf16": fp8.BF16, "f16": fp8.F16}[style]
 		return []backend.Cast{{Out: b.result(name, d, tolerance, rows, cols)}}
 	case "fp8":
 		amax := b.scalar(name+".amax", 0.001)

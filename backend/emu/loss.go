@@ -27,7 +27,7 @@ var _ = implement((*binder).crossEntropy)
 // piece by piece: for its maximum, for the exponentials, and for the gradient.
 func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	logits, targets, loss := b.matrix(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
-	words := b.i32(o.Control)
+	words, lossScale := b.i32(o.Control), b.f32(o.LossScale)
 	var gradient *cast.Output
 	if o.DLogits != nil {
 		gradient = b.output([]backend.Cast{{Out: o.DLogits}})
@@ -68,6 +68,9 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	})
 	run := func() {
 		invTokens = backend.ControlFrom(words).InvTokens
+		if lossScale != nil {
+			invTokens *= lossScale[0]
+		}
 		rows()
 	}
 	if gradient == nil {

@@ -51,17 +51,32 @@ func (b *binder) stepGate(o *backend.StepGate) func() {
 	sumSquares, amax := b.f32(o.SumSquares), b.f32(o.Amax)
 	step, skip := b.i32(o.Step), b.i32(o.Skip)
 	norm, coef := b.f32(o.GradNorm), b.f32(o.Coef)
+	lossScale, good := b.f32(o.LossScale), b.i32(o.GoodSteps)
 	return func() {
-		root := math.Sqrt(float64(sumSquares[0]))
-		norm[0], coef[0] = float32(root), 1
-		if o.Clip > 0 {
-			coef[0] = float32(min(1, float64(o.Clip)/(root+1e-6)))
+		scale, clip := 1.0, 1.0
+		if lossScale != nil {
+			scale = float64(lossScale[0])
 		}
+		root := math.Sqrt(float64(sumSquares[0])) / scale
+		if o.Clip > 0 {
+			clip = min(1, float64(o.Clip)/(root+1e-6))
+		}
+		norm[0], coef[0] = float32(root), float32(clip/scale)
 		if fp8.MaxAmax(sumSquares[0], fp8.Amax(amax)) <= math.MaxFloat32 {
 			skip[0] = 0
 			step[0]++
 		} else {
 			skip[0] = 1
+		}
+		if lossScale == nil {
+			return
+		}
+		good[0]++
+		switch {
+		case skip[0] != 0:
+			lossScale[0], good[0] = max(lossScale[0]/2, backend.MinLossScale), 0
+		case int(good[0]) == o.GrowthSteps:
+			lossScale[0], good[0] = min(2*lossScale[0], backend.MaxLossScale), 0
 		}
 	}
 }

@@ -128,14 +128,16 @@ var _ = implement((*binder).fill)
 
 func (b *binder) fill(o *backend.Fill) func() {
 	out := b.matrix(o.Out)
-	bf16 := []uint16{0}
-	fp8.EncodeBF16(bf16, []float32{o.Value})
+	code := uint16(0) // of 16 bits
+	if out.DType != fp8.F32 {
+		code = uint16(out.DType.Nearest(o.Value, fp8.NonSaturating))
+	}
 	return b.pool.Pieces(out.Rows, out.Cols, func(_, row, col, n int) {
 		at := row*out.LD + col
 		if out.DType == fp8.F32 {
 			fillWith(out.F32[at:at+n], o.Value)
 		} else {
-			fillWith(out.U16[at:at+n], bf16[0])
+			fillWith(out.U16[at:at+n], code)
 		}
 	})
 }

@@ -77,6 +77,7 @@ var declines = []string{
 	"a transposed copy: GEMMs take operands either way", // no program for Gaudi has one
 	"Gaudi takes per-tensor scales only",                // in all GEMMs
 	"Gaudi's casts have no such rounding",               // BF16 with fewer bits
+	"has no FP16 activations and gradients",
 	"the format e4m3; the E4M3 of Gaudi 2", "the format e4m3; the E4M3 of Gaudi 3", "the format e4m3ieee; the E4M3 of Gaudi 3",
 	"quantize: unsupported by backend gaudi: the format ", // besides FP8
 	" × ", // a pair of formats that the matrix engine does not multiply

@@ -41,6 +41,9 @@ func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
 	p := b.mul(e, b.div(b.constant(1), sum))
 	slope := b.sub(p, b.where(chosen, b.constant(1), zero))
 	grad := b.mul(slope, b.word(o.Control, invTokensWord))
+	if o.LossScale != nil {
+		grad = b.mul(grad, b.in(o.LossScale))
+	}
 	b.out(o.DLogits, valid(b.where(ignored, zero, grad), zero))
 	return nil
 }

@@ -43,12 +43,19 @@ var _ = implement((*builder).stepGate)
 func (b *builder) stepGate(o *backend.StepGate) error {
 	one, zero := b.constant(1), b.constant(0)
 	squares := b.in(o.SumSquares)
-	norm := b.sqrt(squares)
+	norm, inverse := b.sqrt(squares), one
+	if o.LossScale != nil {
+		inverse = b.div(one, b.in(o.LossScale))
+		norm = b.mul(norm, inverse)
+	}
 	b.out(o.GradNorm, norm)
 	coef := one
 	if o.Clip > 0 {
 		coef = b.div(b.constant(o.Clip), b.add(norm, b.constant(1e-6)))
 		coef = b.where(b.greater(coef, one), one, coef) // NaN stays
+	}
+	if o.LossScale != nil {
+		coef = b.mul(coef, inverse)
 	}
 	b.out(o.Coef, coef)
 
@@ -59,7 +66,23 @@ func (b *builder) stepGate(o *backend.StepGate) error {
 	}
 	b.out(o.Skip, b.cast(bad, libsynapse.I32))
 	b.out(o.Step, b.add(b.in(o.Step), b.cast(b.sub(one, bad), libsynapse.I32)))
+	if o.LossScale != nil {
+		b.nextLossScale(o, bad)
+	}
 	return nil
+}
+
+// nextLossScale stores LossScale and GoodSteps for the next step; bad is 1 if this one is
+// skipped, else 0.
+func (b *builder) nextLossScale(o *backend.StepGate, bad value) {
+	one, zero := b.constant(1), b.constant(0)
+	scale := b.in(o.LossScale)
+	good := b.add(b.cast(b.in(o.GoodSteps), libsynapse.F32), one) // exact: it is at most GrowthSteps
+	skipped, grows := b.greater(bad, zero), b.equal(good, b.constant(float32(o.GrowthSteps)))
+	grown := b.min(b.mul(scale, b.constant(2)), b.constant(backend.MaxLossScale))
+	halved := b.max(b.mul(scale, b.constant(0.5)), b.constant(backend.MinLossScale))
+	b.out(o.LossScale, b.where(skipped, halved, b.where(grows, grown, scale)))
+	b.out(o.GoodSteps, b.cast(b.where(skipped, zero, b.where(grows, zero, good)), libsynapse.I32))
 }
 
 var _ = implementOp(row[*backend.AdamW]{build: (*builder).adamW, lower: lowering.adamW, transfers: memory.broadcastFromRank0, ownUnit: true})

@@ -11,7 +11,7 @@ var _ = implementErr((*Backend).crossEntropy)
 
 func (b *Backend) crossEntropy(o *backend.CrossEntropy) error {
 	logits, cols := b.read(o.Logits), o.Logits.Cols()
-	invTokens := float64(b.control(o.Control).InvTokens)
+	invTokens := float64(b.control(o.Control).InvTokens) * b.readOr(o.LossScale, 1, 1)[0]
 	loss := make([]float64, o.Logits.Rows())
 	dLogits := make([]float64, len(logits))
 	for t, target := range b.ints(o.Targets) {

@@ -27,8 +27,8 @@ func (b *Backend) Read(t *backend.Tensor, raw []byte) error {
 	return nil
 }
 
-// Values returns t's stored values, row-major, scale not applied. In Exact mode F32
-// and BF16 values are not rounded, unlike Read's.
+// Values returns t's stored values, row-major, scale not applied. In Exact mode F32,
+// BF16 and unscaled F16 values are not rounded, unlike Read's.
 func (b *Backend) Values(t *backend.Tensor) ([]float64, error) {
 	if err := b.own(t); err != nil {
 		return nil, fmt.Errorf("values: %w", err)
@@ -159,9 +159,9 @@ func (b *Backend) put(t *backend.Tensor, values []float64) {
 
 // store rounds values to nearest even and stores them in t.
 func (b *Backend) store(t *backend.Tensor, values []float64) {
-	rounded := make([]float64, len(values))
+	rounded, overflow := make([]float64, len(values)), backend.Cast{Out: t}.Overflow()
 	for i, x := range values {
-		rounded[i] = b.round(t.DType, b.fp32(x), fp8.Nearest, 0)
+		rounded[i] = b.round(t.DType, b.fp32(x), overflow, fp8.Nearest, 0)
 	}
 	b.put(t, rounded)
 }
@@ -175,13 +175,9 @@ func (b *Backend) fp32(x float64) float64 {
 }
 
 // round rounds the FP32 value x to the format d.
-func (b *Backend) round(d fp8.DType, x float64, rounding fp8.Rounding, random uint32) float64 {
-	if d == fp8.I32 || b.mode == Exact && (d == fp8.F32 || d == fp8.BF16) {
+func (b *Backend) round(d fp8.DType, x float64, overflow fp8.Overflow, rounding fp8.Rounding, random uint32) float64 {
+	if d == fp8.I32 || b.mode == Exact && overflow == fp8.NonSaturating {
 		return x
-	}
-	overflow := fp8.Saturate
-	if d == fp8.F32 || d == fp8.BF16 {
-		overflow = fp8.NonSaturating
 	}
 	if rounding == fp8.Stochastic {
 		return float64(d.Float32(d.Stochastic(float32(x), random, overflow)))
@@ -230,7 +226,7 @@ func (b *Backend) cast(x []float64, cols int, casts []backend.Cast) {
 		if c.ScaleInv != nil {
 			blockScale = b.blockScales(c, x, at)
 		}
-		codes, amax := make([]float64, len(x)), 0.0
+		codes, amax, overflow := make([]float64, len(x)), 0.0, c.Overflow()
 		for i := range x {
 			v := b.fp32(x[i])
 			amax = maxAmax(amax, v)
@@ -242,7 +238,7 @@ func (b *Backend) cast(x []float64, cols int, casts []backend.Cast) {
 			if c.Precision != fp8.Invalid {
 				v = float64(c.Precision.Float32(c.Precision.Nearest(float32(v), fp8.NonSaturating)))
 			}
-			codes[at(i)] = b.round(c.Out.DType, v, c.Rounding, random)
+			codes[at(i)] = b.round(c.Out.DType, v, overflow, c.Rounding, random)
 		}
 		b.put(c.Out, codes)
 		b.fold(c.Amax, amax)

@@ -23,7 +23,8 @@ var _ = implement((*Backend).stepGate)
 
 func (b *Backend) stepGate(o *backend.StepGate) {
 	squares := b.read(o.SumSquares)[0]
-	norm, coef := math.Sqrt(squares), 1.0
+	lossScale := b.readOr(o.LossScale, 1, 1)[0]
+	norm, coef := math.Sqrt(squares)/lossScale, 1.0
 	if o.Clip > 0 {
 		coef = min(1, float64(o.Clip)/(norm+1e-6))
 	}
@@ -34,9 +35,21 @@ func (b *Backend) stepGate(o *backend.StepGate) {
 		}
 	}
 	b.store(o.GradNorm, []float64{norm})
-	b.store(o.Coef, []float64{coef})
+	b.store(o.Coef, []float64{coef / lossScale})
 	b.store(o.Skip, []float64{skip})
 	b.store(o.Step, []float64{b.read(o.Step)[0] + steps})
+	if o.LossScale == nil {
+		return
+	}
+	good := b.read(o.GoodSteps)[0] + 1
+	switch {
+	case skip == 1:
+		lossScale, good = max(lossScale/2, backend.MinLossScale), 0
+	case good == float64(o.GrowthSteps):
+		lossScale, good = min(2*lossScale, backend.MaxLossScale), 0
+	}
+	b.store(o.LossScale, []float64{lossScale})
+	b.store(o.GoodSteps, []float64{good})
 }
 
 var _ = implement((*Backend).adamW)
@@ -124,9 +137,9 @@ func (b *Backend) rescale(t *backend.Tensor, values []float64, amax float64, con
 	if o.Shard {
 		first = uint64(control.Rank) * uint64(len(values))
 	}
-	codes := make([]float64, len(values))
+	codes, overflow := make([]float64, len(values)), backend.Cast{Out: t}.Overflow()
 	for i, x := range values {
-		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scales[t.ScaleIndex(i)]), o.Rounding, fp8.Random(key, first+uint64(i)))
+		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scales[t.ScaleIndex(i)]), overflow, o.Rounding, fp8.Random(key, first+uint64(i)))
 		if floor && codes[i] == 0 && b.fp32(x) > 0 {
 			codes[i] = float64(t.DType.Float32(1))
 		}

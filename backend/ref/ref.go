@@ -95,11 +95,11 @@ func modeOf(device string) (Mode, error) {
 func specOf(mode Mode) backend.Spec {
 	device := "float64"
 	if mode == Exact {
-		device = "float64, F32 and BF16 not rounded"
+		device = "float64, F32, BF16 and F16 not rounded"
 	}
 	return backend.Spec{
 		Backend: "ref", Device: device, Arithmetic: "float64", E4M3: fp8.E4M3,
-		BlockScales: true, Stochastic: true, HostMemory: true,
+		F16: true, BlockScales: true, Stochastic: true, HostMemory: true,
 	}
 }
 

@@ -74,7 +74,7 @@ func (m *classifier) lossAndGrads(p *nn.Pass) {
 	logits, wide := m.second.Forward(p, h, nil), p.Temp("logits", fp8.F32, batch, classes)
 	p.Add(&backend.Quantize{X: logits, Out: []backend.Cast{{Out: wide}}})
 	losses, dLogits := p.Temp("losses", fp8.F32, batch), p.Temp("logits.grad", m.Recipe.Compute, batch, classes)
-	p.Add(&backend.CrossEntropy{Logits: wide, Targets: m.labels, Loss: losses, DLogits: dLogits, Control: p.Control, Valid: classes})
+	p.Add(&backend.CrossEntropy{Logits: wide, Targets: m.labels, Loss: losses, DLogits: dLogits, Control: p.Control, LossScale: p.LossScale, Valid: classes})
 	p.Add(&backend.Sum{X: losses, Out: m.loss})
 
 	q := p.Backward()

@@ -143,8 +143,8 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 	return g.Wait()
 }
 
-// common returns a Spec whose programs run on both devices: with the FP8 pairs and block
-// scales that both support, and an E4M3 that both multiply.
+// common returns a Spec whose programs run on both devices: with the FP8 pairs, block
+// scales and FP16 ops that both support, and an E4M3 that both multiply.
 func common(a, b backend.Spec) backend.Spec {
 	s := b
 	if s.Pairs == nil {
@@ -154,6 +154,7 @@ func common(a, b backend.Spec) backend.Spec {
 	if !s.Multiplies(s.E4M3, s.E4M3) {
 		s.E4M3 = a.E4M3
 	}
+	s.F16 = a.F16 && b.F16
 	s.BlockScales = a.BlockScales && b.BlockScales
 	return s
 }

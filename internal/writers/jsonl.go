@@ -35,15 +35,17 @@ const (
 // Metrics is a line of metrics.jsonl: results of the computation, the same on every run of
 // a config. Fields are written in this order.
 type Metrics struct {
-	Step     int                    `json:"step"`
-	Loss     Float                  `json:"loss"` // nats per token
-	ValLoss  *Float                 `json:"val_loss,omitempty"`
-	LR       Float                  `json:"lr"`
-	GradNorm Float                  `json:"grad_norm"`
-	Tokens   int64                  `json:"tokens"`  // so far
-	Skipped  bool                   `json:"skipped"` // the update was skipped
-	FP8      map[string]FP8Stats    `json:"fp8,omitempty"`
-	SwiGLU   map[string]SwiGLUStats `json:"swiglu,omitempty"`
+	Step     int    `json:"step"`
+	Loss     Float  `json:"loss"` // nats per token
+	ValLoss  *Float `json:"val_loss,omitempty"`
+	LR       Float  `json:"lr"`
+	GradNorm Float  `json:"grad_norm"`
+	Tokens   int64  `json:"tokens"`  // so far
+	Skipped  bool   `json:"skipped"` // the update was skipped
+	// LossScale is the loss scale after the step, for recipes with loss scaling.
+	LossScale *Float                 `json:"loss_scale,omitempty"`
+	FP8       map[string]FP8Stats    `json:"fp8,omitempty"`
+	SwiGLU    map[string]SwiGLUStats `json:"swiglu,omitempty"`
 }
 
 // FP8Stats describes a cast of one tensor in a step.

@@ -30,6 +30,14 @@ type Cast struct {
 // blocked reports whether c computes block scales.
 func (c *Cast) blocked() bool { return c.Blocks.Rows > 0 || c.Blocks.Cols > 0 }
 
+// overflow is backend.Cast.Overflow.
+func (c *Cast) overflow() fp8.Overflow {
+	if c.Out.DType.IsWide() && c.Scale == nil && c.Out.Scale == nil {
+		return fp8.NonSaturating
+	}
+	return fp8.Saturate
+}
+
 // shape returns the rows and columns of the result.
 func (c *Cast) shape() (rows, cols int) {
 	if c.Transpose {
@@ -44,16 +52,21 @@ type Encoder struct {
 	DType     fp8.DType
 	Precision fp8.DType // of backend.Cast
 	Rounding  fp8.Rounding
-	Scale     float32 // multiplies the values
-	Key       uint64  // of the random stream: fp8.StreamKey
-	Base      uint64  // random index of element 0
+	Overflow  fp8.Overflow // of F16; others overflow as their formats do
+	Scale     float32      // multiplies the values; 1 if F16 does not saturate
+	Key       uint64       // of the random stream: fp8.StreamKey
+	Base      uint64       // random index of element 0
 }
 
 // Encode16 casts x, which begins at element at, to BF16 or F16. For F16 it returns the
 // largest magnitude in x, for BF16 0.
 func (e *Encoder) Encode16(dst []uint16, x []float32, at uint64) (amax float32) {
 	stochastic := e.Rounding == fp8.Stochastic
-	switch {
+	switch overflows := e.Overflow == fp8.NonSaturating; {
+	case e.DType == fp8.F16 && overflows && stochastic:
+		return fp8.EncodeF16Stochastic(dst, x, e.Key, e.Base+at)
+	case e.DType == fp8.F16 && overflows:
+		return fp8.EncodeF16(dst, x)
 	case e.DType == fp8.F16 && stochastic:
 		return fp8.Quantize16Stochastic(dst, x, e.Scale, e.Key, e.Base+at)
 	case e.DType == fp8.F16:

@@ -17,12 +17,12 @@ func check(m memory.Matrix, name string) error {
 	switch {
 	case m.DType == fp8.F32:
 		have = len(m.F32)
-	case m.DType == fp8.BF16:
+	case m.DType.IsWide():
 		have = len(m.U16)
 	case Multiplies(m.DType):
 		have = len(m.U8) * 8 / m.DType.Format().Store
 	default:
-		return fmt.Errorf("gemm: %s is %s; kernels multiply fp32, bf16 and floating-point formats of up to eight bits", name, m.DType)
+		return fmt.Errorf("gemm: %s is %s; kernels multiply fp32, bf16, fp16 and floating-point formats of up to eight bits", name, m.DType)
 	}
 	if m.Rows < 0 || m.Cols < 0 || m.LD < m.Cols {
 		return fmt.Errorf("gemm: %s is %d×%d with a leading dimension of %d", name, m.Rows, m.Cols, m.LD)
@@ -34,10 +34,10 @@ func check(m memory.Matrix, name string) error {
 	return nil
 }
 
-// Multiplies reports whether operands can have the format d: FP32, BF16, or a floating-point
-// format of up to eight bits.
+// Multiplies reports whether operands can have the format d: FP32, BF16, F16, or a
+// floating-point format of up to eight bits.
 func Multiplies(d fp8.DType) bool {
-	return d == fp8.F32 || d == fp8.BF16 || d.IsQuantized() && d.Format().Kind == fp8.Float
+	return d.IsWide() || d.IsQuantized() && d.Format().Kind == fp8.Float
 }
 
 // Epilogue computes the stored value v from an accumulator, in FP32, in this order. The
@@ -46,11 +46,11 @@ type Epilogue struct {
 	// v = acc·alpha, the product of the operands' Scale
 	RowScale   []float32     // v = v·RowScale[i]
 	ColScale   []float32     // v = v·ColScale[j]
-	Residual   memory.Matrix // v = v + Residual[i,j], BF16 or F32; it may be out itself
-	Accumulate bool          // v = v + the old out[i,j], BF16 or F32
+	Residual   memory.Matrix // v = v + Residual[i,j], wide; it may be out itself
+	Accumulate bool          // v = v + the old out[i,j], wide
 	Amax       *float32      // amax = max(amax, |v|); NaN counts as larger than infinity
 	OutScale   []float32     // v = v·OutScale[0], only if out is FP8
-	// out is v, rounded to nearest even: FP8 saturates, BF16 overflows to infinity.
+	// out is v, rounded to nearest even: FP8 saturates, BF16 and F16 overflow to infinity.
 }
 
 // GEMM is a GEMM of fixed operands, made once and run many times.
@@ -82,7 +82,7 @@ type workerState struct {
 }
 
 // New returns out = op(a)·op(b), where op(x) is x or its transpose. It takes any
-// pair of F32, BF16 and FP8. out must not overlap a or b. New grows the pool's scratch, so
+// pair of F32, BF16, F16 and FP8. out must not overlap a or b. New grows the pool's scratch, so
 // that Run allocates nothing.
 func New(p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
 	return NewWith(Kernels()[0], p, a, transA, b, transB, out)
@@ -193,11 +193,11 @@ func (g *GEMM) check(e *Epilogue) error {
 	case e.ColScale != nil && len(e.ColScale) < g.N:
 		return fmt.Errorf("gemm: %d column scales for %d columns", len(e.ColScale), g.N)
 	case e.Accumulate && (r.DType != fp8.Invalid || g.out.DType.IsQuantized()):
-		return errors.New("gemm: accumulate needs an f32 or bf16 output and no residual")
+		return errors.New("gemm: accumulate needs an f32, bf16 or f16 output and no residual")
 	case r.DType == fp8.Invalid:
 		return nil
-	case r.DType != fp8.F32 && r.DType != fp8.BF16, r.Rows != g.M, r.Cols != g.N:
-		return fmt.Errorf("gemm: the residual is %d×%d %s and the output %d×%d: it must have the output's shape, in f32 or bf16",
+	case !r.DType.IsWide(), r.Rows != g.M, r.Cols != g.N:
+		return fmt.Errorf("gemm: the residual is %d×%d %s and the output %d×%d: it must have the output's shape, in f32, bf16 or f16",
 			r.Rows, r.Cols, r.DType, g.M, g.N)
 	}
 	return check(*r, "residual")

@@ -78,6 +78,9 @@ const (
 	streamDepth = 4 * gatherDepth
 )
 
+// maxNR is at least the NR of any kernel.
+const maxNR = 32
+
 // matrix is memory.Matrix under a local name: go_asm.h has the offsets of fields of this
 // package's types only.
 type matrix memory.Matrix
@@ -113,6 +116,10 @@ func (t *tileOut) begin(e *Epilogue, alpha float32, out memory.Matrix) {
 
 // place moves t to the tile at row i and column j.
 func (t *tileOut) place(i, j, rows, cols int) { t.i, t.j, t.rows, t.cols = i, j, rows, cols }
+
+// hasF16 reports whether the output or the residual is F16, which the assembly of finish
+// does not handle.
+func (t *tileOut) hasF16() bool { return t.out.DType == fp8.F16 || t.residual.DType == fp8.F16 }
 
 // Go computes eight accumulators at a time: sixteen registers hold no more beside
 // the operands.
@@ -175,6 +182,8 @@ func decodeGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols int)
 				copy(to, src.F32[from:])
 			case fp8.BF16:
 				fp8.DecodeBF16(to, src.U16[from:from+n])
+			case fp8.F16:
+				fp8.Dequantize16(to, src.U16[from:from+n], 1)
 			default:
 				fp8.Dequantize8(to, src.U8[from:from+n], src.DType, 1)
 			}
@@ -182,8 +191,8 @@ func decodeGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols int)
 	}
 }
 
-// decodeCodes is Kernel.Decode for tiles of nr columns and formats of up to eight bits
-// without a decoder of their own.
+// decodeCodes is Kernel.Decode for tiles of nr columns and formats without a decoder of
+// their own: F16, and most of up to eight bits.
 func decodeCodes(dst []float32, nr, step, chunk int, src memory.Matrix, rows, cols int) {
 	width := nr
 	if chunk == nr { // a row is contiguous
@@ -192,7 +201,12 @@ func decodeCodes(dst []float32, nr, step, chunk int, src memory.Matrix, rows, co
 	for i := range rows {
 		for j := 0; j < cols; j += width {
 			n := min(width, cols-j)
-			fp8.Dequantize8(dst[i*step+j/nr*chunk:][:n], src.U8[i*src.LD+j:][:n], src.DType, 1)
+			to, from := dst[i*step+j/nr*chunk:][:n], i*src.LD+j
+			if src.DType == fp8.F16 {
+				fp8.Dequantize16(to, src.U16[from:from+n], 1)
+			} else {
+				fp8.Dequantize8(to, src.U8[from:from+n], src.DType, 1)
+			}
 		}
 	}
 }
@@ -252,6 +266,13 @@ func finishRows(acc []float32, nr int, t *tileOut) {
 			for j, x := range r.U16[(t.i+i)*r.LD+t.j:][:len(v)] {
 				v[j] += math.Float32frombits(uint32(x) << 16)
 			}
+		case fp8.F16:
+			var buffer [maxNR]float32
+			at := (t.i+i)*r.LD + t.j
+			fp8.Dequantize16(buffer[:len(v)], r.U16[at:at+len(v)], 1)
+			for j, x := range buffer[:len(v)] {
+				v[j] += x
+			}
 		}
 		if t.wantAmax {
 			t.amax = max(t.amax, math.Float32bits(fp8.Amax(v)))
@@ -262,6 +283,8 @@ func finishRows(acc []float32, nr int, t *tileOut) {
 			copy(t.out.F32[at:], v)
 		case fp8.BF16:
 			fp8.EncodeBF16(t.out.U16[at:at+len(v)], v)
+		case fp8.F16:
+			fp8.EncodeF16(t.out.U16[at:at+len(v)], v)
 		default:
 			fp8.Quantize8(t.out.U8[at:at+len(v)], v, t.out.DType, t.outScale, false)
 		}

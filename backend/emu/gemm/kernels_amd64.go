@@ -91,7 +91,13 @@ var AVX512 = Kernel{
 		addScaled32AVX512(&acc[0], &part[0], rows, &sa[0], &sb[0], first)
 	},
 	prefetch: prefetchOut,
-	finish:   func(acc []float32, t *tileOut) { finish14x32AVX512(&acc[0], t) },
+	finish: func(acc []float32, t *tileOut) {
+		if t.hasF16() {
+			finishRows(acc, 32, t)
+		} else {
+			finish14x32AVX512(&acc[0], t)
+		}
+	},
 }
 
 func prefetchOut(t *tileOut) {
@@ -135,7 +141,7 @@ var AVX2 = Kernel{
 	},
 	finish: func(acc []float32, t *tileOut) {
 		// AVX2 has no masks, so only whole rows are vectorized. FP8 outputs are rare.
-		if t.cols == 16 && !t.out.DType.IsQuantized() {
+		if t.cols == 16 && !t.out.DType.IsQuantized() && !t.hasF16() {
 			finish6x16AVX2(&acc[0], t)
 		} else {
 			finishRows(acc, 16, t)

@@ -30,7 +30,7 @@ var NEON = Kernel{
 	},
 	finish: func(acc []float32, t *tileOut) {
 		// FP8 outputs are rare.
-		if t.cols == 16 && !t.out.DType.IsQuantized() {
+		if t.cols == 16 && !t.out.DType.IsQuantized() && !t.hasF16() {
 			finish6x16NEON(&acc[0], t)
 		} else {
 			finishRows(acc, 16, t)

@@ -61,9 +61,10 @@ KERNEL(sum_squares_end, SumSquaresArgs, ONE_THREADS, 1) {
 }
 
 struct StepGateArgs {
-	Tensor sum_squares, amax, step, grad_norm, coef, skip;
+	Tensor sum_squares, amax, step, grad_norm, coef, skip, loss_scale, good_steps;
 	i64 rows, cols;
 	f64 clip;
+	i64 growth_steps;
 	void *scratch;
 };
 
@@ -74,13 +75,23 @@ KERNEL(step_gate, StepGateArgs, ONE_THREADS, 1) {
 		bad |= !finite(a.amax.f32()[i]);
 	bad = __syncthreads_or(bad);
 	if (threadIdx.x == 0) {
-		const double norm = sqrt((double)squares);
+		const double scale = a.loss_scale.p ? *a.loss_scale.f32() : 1.0;
+		const double norm = sqrt((double)squares) / scale;
 		*a.grad_norm.out() = (float)norm;
 		const double coef = a.clip > 0 ? a.clip / (norm + 1e-6) : 1.0;
-		*a.coef.out() = coef > 1.0 ? 1.0f : (float)coef; // NaN stays
+		*a.coef.out() = (float)((coef > 1.0 ? 1.0 : coef) / scale); // NaN stays
 		*(int *)a.skip.p = bad != 0;
 		if (!bad)
 			*(int *)a.step.p += 1;
+		if (!a.loss_scale.p)
+			return;
+		const int good = *a.good_steps.i32() + 1;
+		const bool grows = !bad && good == a.growth_steps;
+		if (bad)
+			*a.loss_scale.out() = fmaxf((float)scale / 2, 0x1p-126f);
+		else if (grows)
+			*a.loss_scale.out() = fminf((float)scale * 2, 0x1p126f);
+		*(int *)a.good_steps.p = bad || grows ? 0 : good;
 	}
 }
 
