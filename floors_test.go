@@ -38,7 +38,7 @@ var levels = [][]string{
 	// These import no package of this module.
 	{
 		"fp8", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels",
-		"csrc/standin/direct", "internal/disk", "internal/spelling", "study/internal/figure",
+		"csrc/standin/direct", "internal/disk", "internal/npy", "internal/spelling", "study/internal/figure",
 	},
 }
 
