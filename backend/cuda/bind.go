@@ -110,7 +110,12 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 	}
 	for _, o := range n.Operands() {
 		t := o.Tensor
+		_, known := formats[t.DType]
 		switch {
+		case !known:
+			return unsupported(n, "%s is %s, a format that its kernels do not read or write", o.Field, t)
+		case t.Outer != nil:
+			return unsupported(n, "%s is %s with an outer factor", o.Field, t)
 		case t.DType == fp8.I32 && !t.Contiguous():
 			return unsupported(n, "%s is %s, a view with gaps: copy it to a contiguous tensor", o.Field, t)
 		case slices.Contains(blockScaled, o.FieldName()):
