@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"octet/fp8"
 	"octet/internal/disk"
@@ -28,6 +30,25 @@ func (t Tensor) elems() int {
 		n *= d
 	}
 	return n
+}
+
+// Write writes tensors to a safetensors file, see WriteSafetensors, or to .npy files in the
+// same folder: the first to file, another one by the part of its name that follows the
+// first one's. So the tensors w and w.scale_inv become q.npy and q.scale_inv.npy.
+func Write(file string, list []Tensor, metadata map[string]string) error {
+	ext, err := Ext(file)
+	if err != nil {
+		return err
+	}
+	if ext == ".safetensors" {
+		return WriteSafetensors(file, list, metadata)
+	}
+	base := filepath.Base(file)
+	named := slices.Clone(list)
+	for i := range named {
+		named[i].Name = base[:len(base)-len(ext)] + strings.TrimPrefix(list[i].Name, list[0].Name)
+	}
+	return WriteNpy(filepath.Dir(file), named)
 }
 
 // WriteSafetensors writes a file of tensors. A format that safetensors names (F8_E4M3, F4,

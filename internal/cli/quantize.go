@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
@@ -146,29 +145,21 @@ func (c quantizeCmd) Run(ctx context.Context, t *terminal) error {
 
 // quantize casts one matrix. Each has a device of its own, because a backend is bound once.
 func (c quantizeCmd) quantize(ctx context.Context, m arrays.Matrix, cast recipe.Cast) (r *quantize.Result, err error) {
-	dev, err := c.open()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
-	return quantize.Cast(ctx, dev, m, cast, c.Seed)
+	err = c.onDevice(func(dev backend.Backend) error {
+		r, err = quantize.Cast(ctx, dev, m, cast, c.Seed)
+		return err
+	})
+	return r, err
 }
 
 // write writes the codes and scales to --out.
 func (c quantizeCmd) write(ext string, list []arrays.Tensor, cast recipe.Cast) error {
-	switch ext {
-	case ".safetensors":
-		return arrays.WriteSafetensors(c.Out, list, map[string]string{
-			"granularity": cast.Granularity.String(), "scale": cast.Scale.String(), "rounding": cast.Rounding.String(),
-		})
-	case ".npy":
-		name, matrix := strings.TrimSuffix(filepath.Base(c.Out), filepath.Ext(c.Out)), list[0].Name
-		for i := range list {
-			list[i].Name = name + strings.TrimPrefix(list[i].Name, matrix)
-		}
-		return arrays.WriteNpy(filepath.Dir(c.Out), list)
+	if ext == "" {
+		return nil
 	}
-	return nil
+	return arrays.Write(c.Out, list, map[string]string{
+		"granularity": cast.Granularity.String(), "scale": cast.Scale.String(), "rounding": cast.Rounding.String(),
+	})
 }
 
 func newQuantized(m arrays.Matrix, r *quantize.Result) quantized {

@@ -110,3 +110,45 @@ scale_inv  2^0
 		}
 	}
 }
+
+// octet gemm casts the values of .npy files, multiplies them with their scales, and writes
+// .npy files.
+func TestGemmOfValues(t *testing.T) {
+	dir := t.TempDir()
+	a, b := npyFile(t, filepath.Join(dir, "a.npy"), 2, 20), npyFile(t, filepath.Join(dir, "b.npy"), 3, 20)
+	want := strings.Repeat("85 85 85\n", 2) // 4 (0.25 + 1 + 4 + 16): the casts are exact
+	for _, args := range [][]string{
+		{"--formats", "e2m1,e2m1"},
+		{"--formats", "e2m1,e2m3", "--granularity", "1x10", "--scale", "e8m0"},
+		{"--formats", "e4m3,e5m2", "--backend", "emu:h100"},
+	} {
+		out, _ := succeed(t, append([]string{"gemm", a, b}, args...)...)
+		require.Equal(t, want, out, args)
+	}
+	out, _ := succeed(t, "gemm", a, b, "--json")
+	require.Contains(t, out, `"m":2,"n":3,"k":20,"values":[85,`)
+	c := filepath.Join(dir, "c.npy")
+	out, _ = succeed(t, "gemm", a, b, "--out", c)
+	require.Empty(t, out)
+	got, err := npy.ReadFile(c)
+	require.NoError(t, err)
+	require.Equal(t, npy.Array{DType: npy.Float32, Shape: []int{2, 3}, Data: fp8.AppendFloats(nil, 85, 85, 85, 85, 85, 85)}, got)
+
+	codes := filepath.Join(dir, "codes.txt")
+	require.NoError(t, os.WriteFile(codes, []byte("38\n"), 0o600))
+	for want, args := range map[string][]string{
+		"two text files of codes":                       {a, codes},
+		"--explain shows the sums of codes":             {a, b, "--explain", "0,0", "--backend", "emu:h100"},
+		"--scales gives the scales of codes":            {a, b, "--scales", "random"},
+		"both must have the same length K":              {a, npyFile(t, filepath.Join(dir, "d.npy"), 2, 4)},
+		"are for .npy and safetensors files of values":  {codes, codes, "--granularity", "row"},
+		"give .npy files of values":                     {codes, codes, "--formats", "e2m1,e2m1"},
+		"--out: c.txt: expected a file whose name ends": {a, b, "--out", "c.txt"},
+		"is a format of block scales":                   {a, b, "--scale", "e8m0"},
+		"unsupported by backend emu:gaudi2":             {a, b, "--formats", "e2m1,e2m1", "--backend", "emu:gaudi2"},
+	} {
+		status, _, stderr := octet(append([]string{"gemm"}, args...)...)
+		require.Equal(t, exitInput, status, want)
+		require.Contains(t, stderr, want)
+	}
+}
