@@ -27,7 +27,7 @@ var levels = [][]string{
 	{"study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
 	{"internal/bench", "internal/export", "study/internal/start"},
 	{"run"},
-	{"internal/compare", "internal/config", "internal/inspect", "internal/spike", "internal/trial"},
+	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/spike", "internal/trial"},
 	{"infer", "internal/quantize", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm", "internal/hostmem"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "tools/kernelusage"},

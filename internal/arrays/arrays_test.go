@@ -69,7 +69,7 @@ func TestReadsEveryFormat(t *testing.T) {
 	require.Equal(t, []string{"bf16 BF16", "f64 F64", "fp16 F16", "fp32 F32"}, names)
 	require.Len(t, all(t, file, "fp*"), 2)
 	for pattern, wanted := range map[string]string{
-		"fp3":   "no tensor of floating-point numbers matches fp3; did you mean fp32? (4 tensors: bf16, f64, fp16, …)",
+		"fp3":   "no tensor matches fp3; did you mean fp32? (4 tensors: bf16, f64, fp16, …)",
 		"codes": "matches codes",
 		"[":     "glob pattern",
 	} {

@@ -3,6 +3,7 @@
 package arrays
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -141,16 +142,19 @@ func Match(pattern string, names []string) (list []string, err error) {
 		return nil, fmt.Errorf("%s is not a valid glob pattern (see Go's path.Match)", pattern)
 	}
 	for _, name := range names {
-		if ok, _ := path.Match(pattern, name); ok || name == pattern {
+		if ok, _ := path.Match(pattern, name); ok {
 			list = append(list, name)
 		}
 	}
 	if len(list) == 0 {
+		// A name with as many parts is more similar than one that lacks a part.
+		similar := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return strings.Count(name, ".") != strings.Count(pattern, ".") })
+		meant := cmp.Or(spelling.DidYouMean(pattern, similar), spelling.DidYouMean(pattern, names))
 		some := names
 		if len(some) > 3 {
 			some = some[:3]
 		}
-		return nil, fmt.Errorf("no tensor of floating-point numbers matches %s%s (%d tensors: %s, …)", pattern, spelling.DidYouMean(pattern, names), len(names), strings.Join(some, ", "))
+		return nil, fmt.Errorf("no tensor matches %s%s (%d tensors: %s, …)", pattern, meant, len(names), strings.Join(some, ", "))
 	}
 	return list, nil
 }
