@@ -27,18 +27,18 @@ var levels = [][]string{
 	{"study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
 	{"internal/bench", "internal/export", "study/internal/start"},
 	{"run"},
-	{"internal/compare", "internal/config", "internal/inspect", "internal/spike", "internal/trial"},
-	{"infer", "train"},
+	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/spike", "internal/trial"},
+	{"infer", "internal/quantize", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm", "internal/hostmem"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "tools/kernelusage"},
 	{"backend/emu/attention", "backend/emu/optimizer"},
 	{"backend/emu/cast", "backend/emu/gemm"},
 	{"backend/emu/memory"},
-	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "csrc/standin", "data", "internal/writers", "recipe", "backend/emu/pool"},
+	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "csrc/standin", "data", "internal/arrays", "internal/writers", "recipe", "backend/emu/pool"},
 	// These import no package of this module.
 	{
 		"fp8", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels",
-		"csrc/standin/direct", "internal/disk", "internal/spelling", "study/internal/figure",
+		"csrc/standin/direct", "internal/disk", "internal/npy", "internal/spelling", "study/internal/figure",
 	},
 }
 

@@ -11,8 +11,8 @@ import (
 	"octet/fp8"
 )
 
-// Values reads an operand and applies its scale, as the equations of ops do. Integers
-// have no scale.
+// Values reads an operand and applies its scale and outer factor, as the equations of ops
+// do. Integers have no scale.
 func Values(m Memory, t *Tensor) ([]float64, error) {
 	raw, err := m.Read(t)
 	if err != nil {
@@ -37,8 +37,16 @@ func Values(m Memory, t *Tensor) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
+	outer := 1.0
+	if t.Outer != nil {
+		factor, err := Values(m, t.Outer)
+		if err != nil {
+			return nil, err
+		}
+		outer = factor[0]
+	}
 	for i := range x {
-		x[i] *= scale[t.ScaleIndex(i)]
+		x[i] *= scale[t.ScaleIndex(i)] * outer
 	}
 	return x, nil
 }

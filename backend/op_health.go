@@ -4,30 +4,37 @@ import "octet/fp8"
 
 // The fields of CastHealth.Out. scale_inv multiplies a code to give its value.
 const (
-	HealthSaturated        = iota // share of elements with |x| above fp8.DType.ClipLimit · scale_inv
+	HealthSaturated        = iota // share of elements with |x| above fp8.DType.ClipLimit · scale_inv, where that is not 0
 	HealthFlushed                 // share of elements with a value of 0 where x is not 0
 	HealthNoise                   // Σ(x - value)² / Σx²; 0 where both sums are 0
 	HealthAmax                    // max |x|; NaN is larger than infinity
-	HealthScaleInvMin             // over all scales
+	HealthScaleInvMin             // over all scales but 0
 	HealthScaleInvMax             // over all scales
-	HealthScaleInvLog2Mean        // mean of log2(scale_inv) over all scales
-	HealthScaleInvLog2Std         // standard deviation of log2(scale_inv) over all scales, 0 for one scale
+	HealthScaleInvLog2Mean        // mean of log2(scale_inv) over all scales but 0
+	HealthScaleInvLog2Std         // standard deviation of log2(scale_inv) over all scales but 0, 0 for one scale
+	HealthZeroBlocks              // share of blocks whose x are all 0
+	HealthLowestScales            // share of scales at or below the lowest of fp8.DType.ScaleRange
+	HealthHighestScales           // share of scales at the highest
+	HealthOuter                   // Codes.Outer, 1 without one
 	HealthFields                  // the number of fields
 )
 
-// CastHealth measures what a cast of X to the FP8 tensor Codes lost. Codes may
-// have any granularity, with scales in F32 or E8M0; all scales count, those of
-// zero blocks too. A value is code · scale_inv, as a GEMM reads it.
+// CastHealth measures what a cast of X to Codes, in a format of up to eight bits, lost.
+// Codes may have any granularity and format of scales. A value is code · scale_inv ·
+// Outer, as a GEMM reads it; of saturation, scale_inv includes Outer. The statistics of the
+// scales do not include Outer. All scales count, those of zero blocks too; the minimum and
+// the logarithms leave out scales of 0, which HealthLowestScales counts. If all are 0,
+// these four statistics are 0.
 //
 // An X that is not finite makes HealthNoise NaN; a NaN in X counts neither as
 // saturated nor as flushed. A scale that is NaN makes all four statistics of the
 // scales NaN.
 //
-// emu, ref and cuda sum in float64, in an order that depends only on the shapes. gaudi
-// sums in FP32 and takes per-tensor scales only.
+// emu, ref and cuda sum in float64, in an order that depends only on the shapes. cuda takes
+// scales in F32 and E8M0 only. gaudi sums in FP32 and takes per-tensor scales only.
 type CastHealth struct {
 	X     *Tensor `op:"in"`  // the cast's input, F32, BF16 or F16, with or without a scale
-	Codes *Tensor `op:"in"`  // FP8 of X's shape
+	Codes *Tensor `op:"in"`  // of X's shape
 	Out   *Tensor `op:"out"` // F32 [HealthFields]
 }
 

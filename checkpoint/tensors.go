@@ -70,10 +70,19 @@ func storedDType(tensor, dtype string, metadata map[string]string) (fp8.DType, e
 			return fp8.Invalid, fmt.Errorf("metadata %s = %q: expected %s or %s", e4m3MaxKey, largest, e4m3MaxIEEE, e4m3MaxOCP)
 		}
 	}
-	if d, ok := fp8.FromFile(dtype); ok {
+	if d, ok := fp8.FromFile(dtype); ok && fileDType(d) != "" {
 		return d, nil
 	}
 	return fp8.Invalid, fmt.Errorf("octet does not support dtype %s: store it as F32, BF16 or F16", dtype)
+}
+
+// fileDType returns the safetensors dtype for elements of format d as they are in memory, ""
+// if there is none.
+func fileDType(d fp8.DType) string {
+	if f := d.Format(); f.Bits == f.Store {
+		return f.File
+	}
+	return ""
 }
 
 // writeTensors writes tensors as one safetensors file.
@@ -83,7 +92,7 @@ func writeTensors(w io.Writer, tensors []Tensor) error {
 	var e4m3 [2]string // the name of an E4M3 tensor, and of an E4M3IEEE tensor
 	sources := make([]safetensors.Source, len(tensors))
 	for i, t := range tensors {
-		dtype := t.DType.Format().File
+		dtype := fileDType(t.DType)
 		switch {
 		case t.DType == fp8.E4M3:
 			e4m3[0] = t.Name

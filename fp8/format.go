@@ -51,7 +51,6 @@ var specialNames = [...]string{Fin: "fin", FN: "fn", IEEE: "ieee", FNUZ: "fnuz",
 // An Integer code of n bits stands for itself; casts use -(2^(n-1)-1) to 2^(n-1)-1.
 type Format struct {
 	Name     string // lower case, as configurations, dumps and errors write it
-	File     string // the dtype in safetensors files, "F8_E4M3"; "" if they have none
 	Kind     Kind
 	Exponent int // bits
 	Mantissa int // bits; of an integer the bits besides the sign
@@ -65,6 +64,9 @@ type Format struct {
 	// formats of more than eight bits that BF16 contains, such as E8M5. They have no
 	// codes of their own and no scales. Otherwise it is the format itself.
 	Container DType
+	// File is the dtype of safetensors files for the format's codes, without gaps between
+	// them; empty if those have none.
+	File string
 }
 
 // inBytes is the suffix of the name of a format of four bits with one element in a byte.
@@ -97,19 +99,19 @@ var (
 // named are the formats with constants.
 var named = [...]Format{
 	Invalid:  {Name: "invalid"},
-	F32:      {Name: "fp32", File: "F32", Exponent: 8, Mantissa: 23, Special: IEEE},
-	BF16:     {Name: "bf16", File: "BF16", Exponent: 8, Mantissa: 7, Special: IEEE},
-	F16:      {Name: "fp16", File: "F16", Exponent: 5, Mantissa: 10, Special: IEEE},
-	E4M3:     {Name: "e4m3", File: "F8_E4M3", Exponent: 4, Mantissa: 3, Special: FN},
+	F32:      {Name: "fp32", Exponent: 8, Mantissa: 23, Special: IEEE, File: "F32"},
+	BF16:     {Name: "bf16", Exponent: 8, Mantissa: 7, Special: IEEE, File: "BF16"},
+	F16:      {Name: "fp16", Exponent: 5, Mantissa: 10, Special: IEEE, File: "F16"},
+	E4M3:     {Name: "e4m3", Exponent: 4, Mantissa: 3, Special: FN, File: "F8_E4M3"},
 	E4M3IEEE: {Name: "e4m3ieee", Exponent: 4, Mantissa: 3, Special: IEEE},
-	E5M2:     {Name: "e5m2", File: "F8_E5M2", Exponent: 5, Mantissa: 2, Special: IEEE},
-	E8M0:     {Name: "e8m0", File: "F8_E8M0", Kind: Power, Exponent: 8, Bias: 127},
-	E2M1:     {Name: "e2m1", File: "F4", Exponent: 2, Mantissa: 1},
-	E2M3:     {Name: "e2m3", Exponent: 2, Mantissa: 3},
-	E3M2:     {Name: "e3m2", Exponent: 3, Mantissa: 2},
-	INT8:     {Name: "int8", File: "I8", Kind: Integer, Mantissa: 7},
+	E5M2:     {Name: "e5m2", Exponent: 5, Mantissa: 2, Special: IEEE, File: "F8_E5M2"},
+	E8M0:     {Name: "e8m0", Kind: Power, Exponent: 8, Bias: 127, File: "F8_E8M0"},
+	E2M1:     {Name: "e2m1", Exponent: 2, Mantissa: 1, File: "F4"},
+	E2M3:     {Name: "e2m3", Exponent: 2, Mantissa: 3, File: "F6_E2M3"},
+	E3M2:     {Name: "e3m2", Exponent: 3, Mantissa: 2, File: "F6_E3M2"},
+	INT8:     {Name: "int8", Kind: Integer, Mantissa: 7, File: "I8"},
 	INT4:     {Name: "int4", Kind: Integer, Mantissa: 3},
-	I32:      {Name: "i32", File: "I32", Kind: Index, Mantissa: 31},
+	I32:      {Name: "i32", Kind: Index, Mantissa: 31, File: "I32"},
 }
 
 func namedRows() (rows [256]*format, known DType) {
@@ -128,7 +130,7 @@ func register(rows *[256]*format, known, d DType, f Format) DType {
 	rows[d] = newFormat(d, f)
 	rows[d].inBytes = d
 	if rows[d].Store == 4 {
-		f.Name += inBytes
+		f.Name, f.File = f.Name+inBytes, ""
 		rows[known] = newFormat(known, f)
 		rows[d].inBytes, rows[known].inBytes = known, known
 		known++
@@ -322,14 +324,15 @@ func ParseDType(s string) (DType, error) {
 	return d, nil
 }
 
-// FromFile returns the format that safetensors files call by the dtype name.
+// FromFile returns the format with the dtype name in safetensors files.
 func FromFile(name string) (DType, bool) {
-	for d, f := range named {
-		if f.File == name && name != "" {
-			return DType(d), true
+	d, _ := ParseDType(strings.TrimPrefix(name, "F8_")) // FNUZ formats have no constants
+	for i, f := range named {
+		if f.File == name {
+			d = DType(i)
 		}
 	}
-	return Invalid, false
+	return d, name != "" && d.row().File == name
 }
 
 func lookup(name string) DType {
@@ -377,6 +380,9 @@ func parametric(m []string) (f Format, err error) {
 	}
 	if f.Special != usual {
 		f.Name += specialNames[f.Special]
+	}
+	if f.Name == "e4m3fnuz" || f.Name == "e5m2fnuz" {
+		f.File = "F8_" + strings.ToUpper(f.Name)
 	}
 	return f, nil
 }

@@ -66,6 +66,19 @@ func ScaleFor(amax, limit float32, pow2 bool) (scale float32, ok bool) {
 	return min(max(scale, 0x1p-126), 0x1p126), true
 }
 
+// ScaleRange returns the smallest and the largest scale_inv that a cast stores in the
+// format d. F32 has the bounds of ScaleFor. A floating-point format of up to eight bits has
+// 0, the scale of a block that underflows.
+func (d DType) ScaleRange() (lowest, highest float32) {
+	switch d {
+	case F32:
+		return 0x1p-126, 0x1p126
+	case E8M0:
+		return 0x1p-127, 0x1p127
+	}
+	return 0, d.Max()
+}
+
 // BlockScale chooses the scales of the blocks of a tensor from their amaxes.
 type BlockScale struct {
 	Elements DType // format of the elements

@@ -289,7 +289,21 @@ func (f *folder) writeConfig(c train.Config) error {
 // recordData writes data.json. If it exists, recordData returns an error unless the corpus
 // is the one that the run began with.
 func (f *folder) recordData(info data.Info) error {
-	name := f.path(dataFile)
+	err := CheckCorpus(f.Dir, info)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text, err := json.MarshalIndent(info, "", "  ")
+	if err != nil {
+		return err
+	}
+	return disk.WriteAtomic(f.path(dataFile), append(text, '\n'))
+}
+
+// CheckCorpus returns an error unless the corpus is the one that the run in dir began with.
+// The error wraps fs.ErrNotExist if the run has no record of its corpus.
+func CheckCorpus(dir string, info data.Info) error {
+	name := filepath.Join(dir, dataFile)
 	mine, err := json.MarshalIndent(info, "", "  ")
 	if err != nil {
 		return err
@@ -297,9 +311,6 @@ func (f *folder) recordData(info data.Info) error {
 	// The data.json of the same corpus has the same length, up to what another version of
 	// Octet wrote.
 	text, whole, err := readUpTo(name, 1<<20+2*int64(len(mine)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return disk.WriteAtomic(name, append(mine, '\n'))
-	}
 	if err != nil {
 		return err
 	}

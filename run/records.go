@@ -109,6 +109,11 @@ func healthStats(h train.Health) (map[string]writers.FP8Stats, map[string]writer
 		} else {
 			s.ScaleMin, s.ScaleMax = new(writers.Float(c.Scales.Min)), new(writers.Float(c.Scales.Max))
 			s.ScaleLog2Mean, s.ScaleLog2Std = new(writers.Float(c.Scales.Log2Mean)), new(writers.Float(c.Scales.Log2Std))
+			s.ZeroBlocks = new(writers.Float(c.Scales.ZeroBlocks))
+			s.ScaleInvLowest, s.ScaleInvHighest = new(writers.Float(c.Scales.Lowest)), new(writers.Float(c.Scales.Highest))
+			if c.Scales.Outer != 1 {
+				s.Outer = new(writers.Float(c.Scales.Outer))
+			}
 		}
 		casts[c.Name] = s
 	}
@@ -147,6 +152,9 @@ func healthScalars(h train.Health) (list []writers.Scalar) {
 		add(tag+"/scale_max", c.Scales.Max)
 		add(tag+"/scale_log2", c.Scales.Log2Mean)
 		add(tag+"/scale_log2_std", c.Scales.Log2Std)
+		add(tag+"/zero_blocks", c.Scales.ZeroBlocks)
+		add(tag+"/scale_inv_lowest", c.Scales.Lowest)
+		add(tag+"/scale_inv_highest", c.Scales.Highest)
 	}
 	for _, s := range h.SwiGLU {
 		add("swiglu/amax/"+s.Layer, s.Amax)

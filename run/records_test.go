@@ -59,15 +59,19 @@ func TestHealthIsWrittenEverywhere(t *testing.T) {
 			for name, cast := range line.FP8 {
 				keys := []string{"amax", "saturated", "flushed", "sqnr_db", "scale"}
 				if strings.Contains(strings.TrimPrefix(name, "layers."), "x") { // 1x32, 1x*
-					keys = append(keys[:4], "scale_min", "scale_max", "scale_log2_mean", "scale_log2_std")
+					keys = append(keys[:4], "scale_min", "scale_max", "scale_log2_mean", "scale_log2_std", "zero_blocks", "scale_inv_lowest", "scale_inv_highest")
 				}
 				require.ElementsMatch(t, keys, slices.Collect(maps.Keys(cast)), name)
 				require.True(t, *cast["sqnr_db"] > 10 && *cast["sqnr_db"] < 60, "%s: %v dB", name, *cast["sqnr_db"])
 				tags := []string{"saturated", "flushed", "sqnr_db", "amax", "scale_log2"}
 				if cast["scale"] == nil {
-					tags = append(tags, "scale_min", "scale_max", "scale_log2_std")
-					for _, key := range keys[4:] {
-						require.Contains(t, served, fmt.Sprintf("\noctet_fp8_%s{cast=%q} %s\n", key, name, strconv.FormatFloat(*cast[key], 'g', -1, 64)))
+					tags = append(tags, "scale_min", "scale_max", "scale_log2_std", "zero_blocks", "scale_inv_lowest", "scale_inv_highest")
+					for i, key := range keys[4:] {
+						metric := key
+						if i >= 4 {
+							metric += "_ratio"
+						}
+						require.Contains(t, served, fmt.Sprintf("\noctet_fp8_%s{cast=%q} %s\n", metric, name, strconv.FormatFloat(*cast[key], 'g', -1, 64)))
 					}
 				}
 				for _, tag := range tags {

@@ -21,10 +21,14 @@ type CastHealth struct {
 }
 
 // ScaleHealth summarizes the per-row or block scales of a cast, which multiply before
-// the cast. Scales of blocks of zeros are included.
+// the cast, with the outer scale if there is one. Scales of blocks of zeros are included,
+// infinite ones (a stored scale_inv of 0) are not.
 type ScaleHealth struct {
 	Min, Max          float64
 	Log2Mean, Log2Std float64 // of log2 of the scale
+	ZeroBlocks        float64 // share of the blocks whose elements are all 0
+	Lowest, Highest   float64 // shares of the stored scale_inv at the bounds of their format: fp8.DType.ScaleRange
+	Outer             float64 // second factor that dequantizes, of the whole tensor; 1 without one
 }
 
 // SwiGLUHealth describes the channel of a layer's MLP with the largest activation.
@@ -103,9 +107,12 @@ func (t *Trainer) castHealth() (list []CastHealth, err error) {
 			h.Amax = float64(amax[c.Record])
 		}
 		if c.Blocks {
+			outer := float64(m[backend.HealthOuter])
 			h.Scales = &ScaleHealth{
-				Min: 1 / float64(m[backend.HealthScaleInvMax]), Max: 1 / float64(m[backend.HealthScaleInvMin]),
-				Log2Mean: -float64(m[backend.HealthScaleInvLog2Mean]), Log2Std: float64(m[backend.HealthScaleInvLog2Std]),
+				Min: 1 / (float64(m[backend.HealthScaleInvMax]) * outer), Max: 1 / (float64(m[backend.HealthScaleInvMin]) * outer),
+				Log2Mean: -float64(m[backend.HealthScaleInvLog2Mean]) - math.Log2(outer), Log2Std: float64(m[backend.HealthScaleInvLog2Std]),
+				ZeroBlocks: float64(m[backend.HealthZeroBlocks]), Outer: outer,
+				Lowest: float64(m[backend.HealthLowestScales]), Highest: float64(m[backend.HealthHighestScales]),
 			}
 		} else {
 			h.Scale = 1 / float64(m[backend.HealthScaleInvMin])

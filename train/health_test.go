@@ -212,3 +212,30 @@ func TestHealthEndsWithItsContext(t *testing.T) {
 	_, err := tr.Health(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 }
+
+// The telemetry of a cast with an outer factor: the scales include it, the values do not
+// saturate although scales are rounded, and the format limits the signal-to-noise ratio.
+func TestHealthOfNVFP4(t *testing.T) {
+	c := small(t, "nvfp4-plain")
+	c.Train.HealthEvery = 1
+	tr := newTrainer(t, c, 2, false)
+	steps(t, tr, 1)
+	h, err := tr.Health(context.Background())
+	require.NoError(t, err)
+	seen := 0
+	for _, cast := range h.Casts {
+		if !strings.Contains(cast.Name, ".e2m1.") {
+			continue
+		}
+		seen++
+		s := cast.Scales
+		require.Zero(t, cast.Saturated, cast.Name)
+		require.True(t, cast.SQNR > 12 && cast.SQNR < 25, "%s: %v dB", cast.Name, cast.SQNR)
+		// The largest block has the largest scale_inv, 448, but for rounding.
+		require.InEpsilon(t, 6/cast.Amax, s.Min, 0.07, cast.Name)
+		require.InEpsilon(t, 448*6/cast.Amax, 1/s.Outer, 1e-5, cast.Name)
+		require.Positive(t, s.Highest, cast.Name)
+		require.True(t, s.ZeroBlocks <= s.Lowest && s.Lowest < 1, "%s: %+v", cast.Name, s)
+	}
+	require.Positive(t, seen)
+}

@@ -3,6 +3,7 @@ package conformance
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -30,6 +31,7 @@ func (s *suite) health() {
 	}
 	s.castHealthBlocks()
 	s.castHealthSpecials()
+	s.castHealthFormats()
 	for _, shape := range [][2]int{{1, 1}, {5, 33}, {70, 256}} {
 		for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
 			s.add(func(b *fixture) {
@@ -105,6 +107,44 @@ func (s *suite) castHealthSpecials() {
 			b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{cast}})
 			b.castHealth(x, cast.Out)
 		}, "casthealth/%s/row", c.name)
+	}
+}
+
+// castHealthFormats adds casts to other formats than FP8, with scales of blocks that
+// underflow and an outer factor.
+func (s *suite) castHealthFormats() {
+	const rows, cols = 34, 100
+	nvfp4 := scaleFormat{"e4m3", fp8.E4M3, fp8.Quotient}
+	for _, c := range []struct {
+		codes fp8.DType
+		block backend.ScaleBlock
+		scale scaleFormat
+		outer bool
+	}{
+		{fp8.E2M1, backend.ScaleBlock{Rows: 1, Cols: 16}, nvfp4, true},
+		{fp8.E2M1, backend.ScaleBlock{Rows: 16, Cols: 16}, nvfp4, true},
+		{fp8.E2M1, backend.ScaleBlock{Rows: 1, Cols: 16}, nvfp4, false},
+		{fp8.E2M1, backend.Block1x32, scaleFormats[2], false},
+		{fp8.E3M2, backend.Block1x32, scaleFormats[2], false},
+		{fp8.INT8, backend.PerRow, scaleFormats[0], false},
+		{fp8.INT4, backend.Block1x32, scaleFormats[0], false},
+	} {
+		s.add(func(b *fixture) {
+			x := b.uneven("x", fp8.BF16, rows, cols)
+			for i := range b.values[x] {
+				if i/cols%5 == 2 {
+					b.values[x][i] *= 1e-12 // scales of 0 in E4M3
+				}
+			}
+			clear(b.values[x][5*cols : 6*cols]) // zero blocks
+			cast := b.blockCast("codes", c.codes, c.block, c.scale, rows, cols)
+			if c.outer {
+				outer := float64(fp8.OuterScale(float32(slices.Max(b.values[x])), 6*448))
+				cast.Scale, cast.Out.Outer = b.scalar("scale", outer), b.scalar("outer", 1/outer)
+			}
+			b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{cast}})
+			b.castHealth(x, cast.Out)
+		}, "casthealth/%s/%s/%s/%t", c.codes, c.block, c.scale.name, c.outer)
 	}
 }
 

@@ -118,7 +118,7 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 		case !known:
 			return unsupported(n, "%s is %s, a format that the kernels lack", o.Field, t)
 		case t.Outer != nil:
-			return unsupported(n, "%s is %s with a scale beside block scales", o.Field, t)
+			return unsupported(n, "%s is %s with an outer factor", o.Field, t)
 		case t.DType == fp8.I32 && !t.Contiguous():
 			return unsupported(n, "%s is %s, a view with gaps: copy it to a contiguous tensor", o.Field, t)
 		case slices.Contains(blockScaled, o.FieldName()):

@@ -37,6 +37,7 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 	count, each := pool.RowTasks(rows, cols)
 	sums := make([]castSums, count)
 	outer := 1.0
+	countZeros, zeros := b.zeroBlocks(o, &x)
 	task := func(worker, task int) {
 		var s castSums
 		for row := task * each; row < min(rows, (task+1)*each); row++ {
@@ -73,44 +74,93 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 		out[backend.HealthFlushed] = float32(float64(all.flushed) / elems)
 		out[backend.HealthNoise] = float32(all.noise)
 		out[backend.HealthAmax] = all.amax
-		scaleStatistics(out, &scales)
+		countZeros()
+		zero := 0
+		for _, n := range zeros {
+			zero += n
+		}
+		out[backend.HealthZeroBlocks] = float32(float64(zero) / float64(o.Codes.Scale.Elems()))
+		out[backend.HealthOuter] = float32(outer)
+		scaleStatistics(out, &scales, o.Codes.Scale.DType)
 	}
+}
+
+// zeroBlocks returns a function that counts the blocks of zeros, and the counts that it
+// writes, one for each row of blocks. It reads a block up to its first element that is not
+// zero.
+func (b *binder) zeroBlocks(o *backend.CastHealth, x *memory.Matrix) (count func(), counts []int) {
+	rows, cols := o.X.Rows(), x.Cols
+	height, width := cmp.Or(o.Codes.Block.Rows, rows), cmp.Or(o.Codes.Block.Cols, cols)
+	down, _ := o.Codes.Block.ScaleShape(rows, cols)
+	counts = make([]int, down)
+	buffers := b.scratch(cols)
+	return b.pool.Rows(down, cols, func(worker, i int) {
+		counts[i] = 0
+		for col := 0; col < cols; col += width {
+			zero := true
+			for row := i * height; zero && row < min(rows, (i+1)*height); row++ {
+				zero = fp8.Amax(x.Piece(buffers[worker], row, col, min(width, cols-col))) == 0
+			}
+			if zero {
+				counts[i]++
+			}
+		}
+	}), counts
 }
 
 // add counts and sums elements that share a scale.
 func (s *castSums) add(x []float32, codes []uint8, values *[256]float32, scale, limit float64) {
+	if limit == 0 { // all values are 0: nothing saturates
+		limit = math.Inf(1)
+	}
 	for i, v := range x {
-		x, value := float64(v), float64(values[codes[i]])
+		x, value := float64(v), float64(values[codes[i]])*scale // exact
 		if x > limit || x < -limit {
 			s.saturated++
 		}
 		if value == 0 && x != 0 && x == x {
 			s.flushed++
 		}
-		d := x - value*scale // the product is exact
-		s.signal += x * x    // exact too
+		d := x - value
+		s.signal += x * x // exact too
 		s.noise += float64(d * d)
 	}
 }
 
-// scaleStatistics writes the statistics of all scales to CastHealth.Out. Logarithms are
-// relative to the first scale, so that equal scales have a deviation of exactly 0.
-func scaleStatistics(out []float32, scales *memory.BlockScales) {
-	n := max(len(scales.F32), len(scales.Codes))
-	first := math.Log2(float64(scales.Block(0)))
-	lowest, largest := math.Inf(1), 0.0
-	var sum, squares float64
-	for i := range n {
-		s := float64(scales.Block(i))
-		lowest, largest = min(lowest, s), max(largest, s) // NaN if s is
+// scaleStatistics writes the statistics of all scales, in the format d, to CastHealth.Out.
+// Logarithms are relative to the first scale that is not 0, so that equal scales have a
+// deviation of exactly 0.
+func scaleStatistics(out []float32, scales *memory.BlockScales, d fp8.DType) {
+	lowest, highest := d.ScaleRange()
+	all := max(len(scales.F32), len(scales.Codes))
+	var smallest, largest, first, sum, squares float64
+	low, high, n := 0, 0, 0
+	for i := range all {
+		scale := scales.Block(i)
+		if scale <= lowest {
+			low++
+		}
+		if scale >= highest {
+			high++
+		}
+		if scale == 0 {
+			continue
+		}
+		s := float64(scale)
+		if n++; n == 1 {
+			smallest, largest, first = s, s, math.Log2(s)
+		}
+		smallest, largest = min(smallest, s), max(largest, s) // NaN if s is
 		d := math.Log2(s) - first
 		sum += d
 		squares += float64(d * d)
 	}
-	mean := sum / float64(n)
-	out[backend.HealthScaleInvMin], out[backend.HealthScaleInvMax] = float32(lowest), float32(largest)
+	mean, square := sum/float64(max(1, n)), squares/float64(max(1, n))
+	out[backend.HealthScaleInvMin], out[backend.HealthScaleInvMax] = float32(smallest), float32(largest)
 	out[backend.HealthScaleInvLog2Mean] = float32(first + mean)
-	out[backend.HealthScaleInvLog2Std] = float32(math.Sqrt(max(0, squares/float64(n)-float64(mean*mean))))
+	out[backend.HealthScaleInvLog2Std] = float32(math.Sqrt(max(0, square-float64(mean*mean))))
+	out[backend.HealthLowestScales] = float32(float64(low) / float64(all))
+	out[backend.HealthHighestScales] = float32(float64(high) / float64(all))
 }
 
 var _ = implement((*binder).rowCosine)

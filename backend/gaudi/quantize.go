@@ -119,8 +119,11 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 	}
 	noise := b.where(b.equal(sums[3], zero), zero, b.div(sums[3], sums[2]))
 	log2 := b.mul(b.log(scale), b.constant(1/math.Ln2))
-	// Per-tensor: smallest and largest scale are equal, the spread is 0.
-	b.out(o.Out, b.concat(0, b.mul(sums[0], n), b.mul(sums[1], n), noise, amax, scale, scale, log2, zero))
+	// Per-tensor: smallest and largest scale are equal, the spread is 0, and the outer factor 1.
+	is := func(v value, x float32) value { return b.where(b.equal(v, b.constant(x)), one, zero) }
+	lowest, highest := o.Codes.Scale.DType.ScaleRange()
+	b.out(o.Out, b.concat(0, b.mul(sums[0], n), b.mul(sums[1], n), noise, amax, scale, scale, log2, zero,
+		is(amax, 0), is(scale, lowest), is(scale, highest), one))
 	return nil
 }
 

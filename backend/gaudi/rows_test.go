@@ -160,7 +160,7 @@ func TestCastHealthInRanges(t *testing.T) {
 		}
 		require.NoError(t, l.run())
 		got := l.decode(libsynapse.F32, memory[out])
-		require.InDeltaSlice(t, []float64{clipped / (n * cols), flushed / (n * cols), 1, amax, 0x1p-13, 0x1p-13, -13, 0}, got, 1e-5)
+		require.InDeltaSlice(t, []float64{clipped / (n * cols), flushed / (n * cols), 1, amax, 0x1p-13, 0x1p-13, -13, 0, 0, 0, 0, 1}, got, 1e-5)
 	}
 	require.Greater(t, nodes[limit], nodes[maxBytes])
 }

@@ -32,6 +32,8 @@ type commands struct {
 	Plan     planCmd     `cmd:"" help:"Show parameters, memory, FLOPs and programs of a configuration without running it."`
 	Recipes  recipesCmd  `cmd:"" help:"List the recipes, or show which GEMM of a recipe reads which format."`
 	Compare  compareCmd  `cmd:"" help:"Run the same program on two backends and compare every tensor, op by op."`
+	Quantize quantizeCmd `cmd:"" help:"Cast matrices to a format and show what the cast loses; --out writes codes and scales."`
+	Dump     dumpCmd     `cmd:"" help:"Repeat one step of a run and write its tensors: codes, scales and values."`
 	Gemm     gemmCmd     `cmd:"" help:"Compute one GEMM of FP8 codes; --explain shows its sums step by step."`
 	Bench    benchCmd    `cmd:"" help:"Measure training steps and their parts beside the device's measured peaks."`
 	Doctor   doctorCmd   `cmd:"" help:"Show which backends work here, what is missing, and how to fix it."`

@@ -131,7 +131,7 @@ func TestHelp(t *testing.T) {
 		help, _ := succeed(t, args...)
 		require.Equal(t, alone, help)
 	}
-	for _, command := range []string{"train", "eval", "generate", "inspect", "diff", "plan", "recipes", "compare", "gemm", "bench", "doctor", "version"} {
+	for _, command := range []string{"train", "eval", "generate", "inspect", "diff", "plan", "recipes", "compare", "quantize", "dump", "gemm", "bench", "doctor", "version"} {
 		require.Contains(t, alone, "\n  "+command+" ")
 		help, stderr := succeed(t, "help", command)
 		require.Empty(t, stderr)
@@ -210,7 +210,7 @@ func TestGemm(t *testing.T) {
 	for want, args := range map[string][]string{
 		"give two files, or none":                                     {a},
 		"--explain prints text: omit --json":                          {a, b, "--backend", "emu:h100", "--explain", "0,0", "--json"},
-		"two of e4m3 and e5m2":                                        {"--formats", "e4m3"},
+		"expected two of up to eight bits":                            {"--formats", "e4m3"},
 		"not of the form MxNxK":                                       {"--shape", "3x3"},
 		"the result has 2 rows and 1 columns":                         {a, b, "--explain", "0,1"},
 		"expected a row and a column":                                 {a, b, "--explain", "x"},

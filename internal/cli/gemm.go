@@ -8,26 +8,30 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"octet/backend"
 	"octet/backend/arith"
 	"octet/fp8"
+	"octet/internal/arrays"
 	"octet/internal/bench"
 	"octet/internal/gemm"
 )
 
 type gemmCmd struct {
-	A       string `arg:"" optional:"" name:"A" help:"Text file of FP8 codes: a line for each row, two hexadecimal digits for each code; default: a random matrix."`
-	B       string `arg:"" optional:"" name:"B" help:"Text file of the second matrix, whose rows are multiplied with the rows of A."`
-	Formats string `default:"e4m3,e4m3" placeholder:"A,B" help:"Formats of the codes, e4m3 or e5m2; default: ${default}."`
+	A       string `arg:"" optional:"" name:"A" help:"A .npy or safetensors file of one matrix of values, which the device casts; or a text file of FP8 codes: a line for each row, two hexadecimal digits for each code; default: random codes."`
+	B       string `arg:"" optional:"" name:"B" help:"File of the second matrix, whose rows are multiplied with the rows of A."`
+	Formats string `default:"e4m3,e4m3" placeholder:"A,B" help:"Formats of the operands: e4m3 or e5m2, of values also others, such as e2m1,e2m1; default: ${default}."`
 	Shape   string `default:"1x1x64" placeholder:"MxNxK" help:"Shape of random matrices: A is MxK, B is NxK; default: ${default}."`
 	Seed    uint64 `default:"1" placeholder:"N" help:"Seed of random matrices; default: ${default}."`
-	Scales  string `placeholder:"A,B" help:"Two text files of E8M0 scales, one for each 32 codes of a row (MXFP8), or the word random."`
+	Scales  string `placeholder:"A,B" help:"For codes: two text files of E8M0 scales, one for each 32 codes of a row (MXFP8), or the word random."`
 	Fast    bool   `help:"Accumulate in the matrix unit, as a forward GEMM does; otherwise sums are promoted to FP32 where the device does so."`
 	Explain string `placeholder:"I,J" help:"Show step by step how a device model computes the element in row I, column J, from 0."`
+	Out     string `placeholder:"FILE" help:"Write the result to this .npy or safetensors file instead of printing it."`
 	JSON    bool   `help:"Print one JSON object."`
+	castFlags
 	device
 }
 
@@ -35,14 +39,25 @@ type gemmCmd struct {
 func (gemmCmd) Help() string {
 	return `The result is A times B transposed, in FP32: element [i, j] is the dot product of row i of A and row j of B.
 
+--granularity and --scale apply to files of values. A and B are cast with these scales as octet quantize does, rounded to nearest, and the GEMM multiplies by the scales.
+
 Examples:
   octet gemm --backend emu:h100 --explain 0,0
   octet gemm --backend emu:gaudi2 --formats e5m2,e5m2 --shape 4x4x4096
   octet gemm --backend emu:b200 --scales random --explain 0,0
-  octet gemm a.txt b.txt --backend emu:b200 --json`
+  octet gemm a.txt b.txt --backend emu:b200 --json
+  octet gemm a.npy b.npy --formats e4m3,e5m2 --granularity row --out c.npy`
 }
 
 func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
+	if c.Out != "" {
+		if _, err := arrays.Ext(c.Out); err != nil {
+			return badInput(fmt.Errorf("--out: %w", err))
+		}
+	}
+	if holdsValues(c.A) || holdsValues(c.B) {
+		return c.multiplyValues(ctx, t)
+	}
 	a, b, err := c.matrices()
 	if err == nil {
 		err = c.scale(&a, &b)
@@ -63,21 +78,34 @@ func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	accum := backend.Promoted
-	if c.Fast {
-		accum = backend.Fast
-	}
-	result, err := gemm.Multiply(ctx, dev, a, b, accum)
+	result, err := gemm.Multiply(ctx, dev, a, b, c.accum())
 	if err != nil {
 		return badInput(err)
 	}
 	if c.Explain != "" {
 		return model.Explain(t.out, a.Row(row), b.Row(column), !c.Fast)
 	}
-	if c.JSON {
-		return json.NewEncoder(t.out).Encode(gemmJSON(a, b, result))
+	return c.show(t, result, a.Rows, b.Rows, a.Cols)
+}
+
+func (c gemmCmd) accum() backend.Accum {
+	if c.Fast {
+		return backend.Fast
 	}
-	return printMatrix(prose(t.out), result, b.Rows)
+	return backend.Promoted
+}
+
+// show writes or prints the result [m, n].
+func (c gemmCmd) show(t *terminal, result []float32, m, n, k int) error {
+	if c.Out != "" {
+		name := strings.TrimSuffix(filepath.Base(c.Out), filepath.Ext(c.Out))
+		list := []arrays.Tensor{{Name: name, DType: fp8.F32, Shape: []int{m, n}, Data: fp8.AppendFloats(nil, result...)}}
+		return arrays.Write(c.Out, list, nil)
+	}
+	if c.JSON {
+		return json.NewEncoder(t.out).Encode(gemmJSON(m, n, k, result))
+	}
+	return printMatrix(prose(t.out), result, n)
 }
 
 // gemmResult is the output of gemm --json. Bits hold what a JSON number cannot: the sign of
@@ -90,8 +118,8 @@ type gemmResult struct {
 	Bits   []string   `json:"bits"`
 }
 
-func gemmJSON(a, b gemm.Matrix, result []float32) gemmResult {
-	p := gemmResult{M: a.Rows, N: b.Rows, K: a.Cols}
+func gemmJSON(m, n, k int, result []float32) gemmResult {
+	p := gemmResult{M: m, N: n, K: k}
 	for _, x := range result {
 		value := &x
 		if x-x != 0 {
@@ -112,21 +140,37 @@ func printMatrix(w io.Writer, result []float32, cols int) error {
 	return nil
 }
 
-// matrices reads the operands from their files, or generates random ones.
-func (c gemmCmd) matrices() (a, b gemm.Matrix, err error) {
+// formats returns the formats of the operands on the device.
+func (c gemmCmd) formats() (formats [2]fp8.DType, err error) {
 	spec, err := backend.SpecOf(c.Backend)
 	if err != nil {
-		return a, b, err
+		return formats, err
 	}
 	left, right, _ := strings.Cut(c.Formats, ",")
-	var formats [2]fp8.DType
 	for i, text := range []string{left, right} {
 		if formats[i], err = fp8.ParseDType(text); err != nil || !formats[i].IsQuantized() {
-			return a, b, fmt.Errorf("--formats %s: expected two of e4m3 and e5m2, such as e5m2,e4m3", c.Formats)
+			return formats, fmt.Errorf("--formats %s: expected two of up to eight bits, such as e5m2,e4m3", c.Formats)
 		}
 		if formats[i] == fp8.E4M3 {
 			formats[i] = spec.E4M3
 		}
+	}
+	return formats, nil
+}
+
+// matrices reads the codes of the operands from their files, or generates random ones.
+func (c gemmCmd) matrices() (a, b gemm.Matrix, err error) {
+	formats, err := c.formats()
+	if err != nil {
+		return a, b, err
+	}
+	for _, d := range formats {
+		if d.Format().Bits != 8 {
+			return a, b, fmt.Errorf("--formats %s: %s codes have no text files and no random matrices: give .npy files of values", c.Formats, d)
+		}
+	}
+	if c.castFlags != (castFlags{"tensor", "pow2"}) {
+		return a, b, errors.New("--granularity and --scale are for .npy and safetensors files of values; --scales gives the scales of codes")
 	}
 	if c.A == "" {
 		l, err := bench.ParseLayer(c.Shape)

@@ -189,6 +189,7 @@ func TestLinesOfATerminal(t *testing.T) {
 		"plan":            {"plan", "plan --model llama3-8b --backend cuda", "plan --backend gaudi train.ranks=8", "plan --recipe mxfp8 --backend cuda"},
 		"recipes":         {"recipes", "recipes --backend emu", "recipes fp8-smooth --backend emu:gaudi2", "recipes " + strings.Join(recipe.Names(), " ")},
 		"compare":         {"compare --backend emu --backend emu:h100 --data " + text + " " + strings.Join(small, " "), "compare --backend emu"},
+		"quantize":        {"quantize " + npyFile(t, "w.npy", 4, 32) + " --format e2m1 --granularity 1x16 --scale e4m3+fp32", "quantize w.npy --format e9m9", "quantize other/checkpoints --format e4m3"},
 		"gemm":            {"gemm --shape 3x16x64", "gemm --backend emu:h100 --explain 0,0", "gemm --backend emu --explain 0,0"},
 		"bench step":      {"bench step --seconds 0 --recipe bf16,fp8-smooth,fp8-delayed,fp8-current,te-current " + strings.Join(small, " ")},
 		"bench gemm":      {"bench gemm --seconds 0 16x32x48"},

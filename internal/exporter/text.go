@@ -129,6 +129,9 @@ var casts = []family[writers.FP8Stats]{
 		}
 		return c.ScaleLog2Std
 	})},
+	{"octet_fp8_zero_blocks_ratio", "gauge", "Share of the cast's blocks whose elements are all 0; absent for a per-tensor scale.", known(func(c writers.FP8Stats) *writers.Float { return c.ZeroBlocks })},
+	{"octet_fp8_scale_inv_lowest_ratio", "gauge", "Share of the cast's scales at the smallest scale_inv of their format.", known(func(c writers.FP8Stats) *writers.Float { return c.ScaleInvLowest })},
+	{"octet_fp8_scale_inv_highest_ratio", "gauge", "Share of the cast's scales at the largest scale_inv of their format.", known(func(c writers.FP8Stats) *writers.Float { return c.ScaleInvHighest })},
 }
 
 // channels are the families with a sample for each layer with a gate.

@@ -51,7 +51,7 @@ type Metrics struct {
 // FP8Stats describes a cast of one tensor in a step.
 type FP8Stats struct {
 	Amax      Float  `json:"amax"`            // of the tensor, whatever the granularity
-	Scale     *Float `json:"scale,omitempty"` // of a per-tensor cast; others have the four fields below
+	Scale     *Float `json:"scale,omitempty"` // of a per-tensor cast; others have the fields below
 	Saturated Float  `json:"saturated"`       // share of the elements
 	Flushed   Float  `json:"flushed"`         // share of the elements flushed to zero
 	SQNR      Float  `json:"sqnr_db"`         // signal-to-quantization-noise ratio in dB; null if the cast is exact or the tensor is not finite
@@ -61,6 +61,11 @@ type FP8Stats struct {
 	ScaleMax      *Float `json:"scale_max,omitempty"`
 	ScaleLog2Mean *Float `json:"scale_log2_mean,omitempty"`
 	ScaleLog2Std  *Float `json:"scale_log2_std,omitempty"`
+
+	ZeroBlocks      *Float `json:"zero_blocks,omitempty"`       // share of the blocks
+	ScaleInvLowest  *Float `json:"scale_inv_lowest,omitempty"`  // share of the scales at the smallest scale_inv of their format
+	ScaleInvHighest *Float `json:"scale_inv_highest,omitempty"` // share of the scales at the largest
+	Outer           *Float `json:"outer,omitempty"`             // factor of the whole tensor beside its scale_inv; absent without one
 }
 
 // SwiGLUStats describes the channel of an MLP with the largest activation.

@@ -212,6 +212,20 @@ struct CastHealthArgs {
 			return (f64)e8m0_value(((const u8 *)codes.scale)[i]);
 		return (f64)codes.scale[i];
 	}
+
+	// zero_block reads block i of x up to its first element that is not zero.
+	__device__ bool zero_block(i64 i) const {
+		const i64 across = (cols + block_cols - 1) / block_cols;
+		const i64 top = i / across * block_rows, left = i % across * block_cols;
+		for (i64 row = top; row < min(rows, top + block_rows); row++)
+			for (i64 col = left; col < min(cols, left + block_cols); col++) {
+				float v[8];
+				load8(x, row, col, 1, v);
+				if (magnitude(v[0]) != 0)
+					return false;
+			}
+		return true;
+	}
 };
 
 // cast_health: sums are FP64, in an order that depends on the shape alone.
@@ -262,12 +276,17 @@ KERNEL(cast_health_end, CastHealthArgs, ONE_THREADS, 1) {
 	const f64 first = log2(a.scale(0));
 	f64 sum = 0.0, squares = 0.0;
 	u32 largest = 0, below = 0; // the minimum, as the maximum of ~bits
+	u64 zero = 0, low = 0, high = 0;
+	const f64 lowest = a.e8m0 ? 0x1p-127 : 0x1p-126, highest = a.e8m0 ? 0x1p127 : 0x1p126; // fp8.DType.ScaleRange
 	for (i64 i = threadIdx.x; i < a.scales; i += ONE_THREADS) {
 		const f64 s = a.scale(i), d = log2(s) - first;
 		const u32 bits = magnitude((float)s);
 		sum += d, squares += d * d;
 		largest = max(largest, bits), below = max(below, ~bits);
+		low += s <= lowest, high += s >= highest;
+		zero += a.scales > 1 && a.zero_block(i);
 	}
+	zero = block_sum(zero), low = block_sum(low), high = block_sum(high);
 	saturated = block_sum(saturated), flushed = block_sum(flushed), amax = block_max(amax);
 	signal = block_sum(signal), noise = block_sum(noise);
 	sum = block_sum(sum), squares = block_sum(squares);
@@ -284,5 +303,9 @@ KERNEL(cast_health_end, CastHealthArgs, ONE_THREADS, 1) {
 	out[4] = __uint_as_float(number ? ~below : largest);
 	out[5] = __uint_as_float(largest);
 	out[6] = (float)(first + mean);
+	out[8] = (float)(amax == 0 ? 1.0 : (f64)zero / n);
+	out[9] = (float)((f64)low / n);
+	out[10] = (float)((f64)high / n);
+	out[11] = 1.0f;
 	out[7] = number ? (float)sqrt(fmax(0.0, squares / n - mean * mean)) : __uint_as_float(largest); // fmax drops a NaN
 }

@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+	"octet/internal/npy"
+	"octet/safetensors"
+)
+
+// npyFile writes a file of small powers of two in FP32, all representable in four bits with
+// a scale, and returns its path.
+func npyFile(t *testing.T, path string, rows, cols int) string {
+	t.Helper()
+	x := make([]float32, rows*cols)
+	for i := range x {
+		x[i] = []float32{0.5, -1, 2, 4, 0}[i%5]
+	}
+	var b bytes.Buffer
+	require.NoError(t, npy.Write(&b, npy.Array{DType: npy.Float32, Shape: []int{rows, cols}, Data: fp8.AppendFloats(nil, x...)}))
+	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o600))
+	return path
+}
+
+func TestQuantize(t *testing.T) {
+	dir := t.TempDir()
+	w := npyFile(t, filepath.Join(dir, "w.npy"), 2, 20)
+	out, _ := succeed(t, "quantize", w, "--format", "e2m1")
+	require.Equal(t, `tensor     w: float32 [2 20], amax 4
+cast       e2m1 tensor pow2 nearest, 4.8 bits per element
+error      relative 0, SQNR no error
+elements   0% saturated, 0% flushed to zero
+scale_inv  2^0
+  0           20%  ##################################################
+  0.5         20%  ##################################################
+  1           20%  ##################################################
+  1.5          0%
+  2           20%  ##################################################
+  3            0%
+  4           20%  ##################################################
+`, out)
+	out, _ = succeed(t, "quantize", w, "--format", "e2m1", "--granularity", "1x16", "--scale", "e4m3+fp32", "--json")
+	var q quantized
+	require.NoError(t, json.Unmarshal([]byte(out), &q))
+	require.Equal(t, [2]int{2, 20}, q.Shape)
+	require.Equal(t, []any{"e2m1", "1x16", "e4m3+fp32", "nearest", 4}, []any{q.Format, q.Granularity, q.Scale, q.Rounding, q.Blocks})
+	require.EqualValues(t, 448, q.ScaleInvMax)
+	require.NotNil(t, q.Outer)
+
+	file := filepath.Join(dir, "q.safetensors")
+	succeed(t, "quantize", w, "--format", "e2m1", "--granularity", "1x10", "--scale", "e8m0", "--out", file)
+	f, err := safetensors.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	codes, _ := f.Tensor("w")
+	scale, _ := f.Tensor("w.scale_inv")
+	require.Equal(t, []string{"F4", "F8_E8M0"}, []string{codes.DType, scale.DType})
+	require.Equal(t, []int64{2, 2}, scale.Shape)
+
+	succeed(t, "quantize", w, "--format", "int8", "--granularity", "row", "--scale", "fp32", "--out", filepath.Join(dir, "q.npy"))
+	a, err := npy.ReadFile(filepath.Join(dir, "q.npy"))
+	require.NoError(t, err)
+	require.Equal(t, []byte{16, 0xe0, 64, 127, 0}, a.Data[:5], "127/4 of 0.5, -1, 2, 4 and 0")
+	a, err = npy.ReadFile(filepath.Join(dir, "q.scale_inv.npy"))
+	require.NoError(t, err)
+	require.Equal(t, npy.Float32, a.DType)
+	require.Equal(t, []int{2, 1}, a.Shape)
+
+	// Both tensors of a safetensors file, and one.
+	two := filepath.Join(dir, "two.safetensors")
+	var b bytes.Buffer
+	source := func(name string) safetensors.Source {
+		return safetensors.Source{Name: name, DType: "F32", Shape: []int64{2}, Data: safetensors.Bytes(fp8.AppendFloats(nil, 1, 3))}
+	}
+	require.NoError(t, safetensors.Write(&b, []safetensors.Source{source("a"), source("b")}, nil))
+	require.NoError(t, os.WriteFile(two, b.Bytes(), 0o600))
+	out, _ = succeed(t, "quantize", two, "--format", "e5m2")
+	require.Equal(t, 2, strings.Count(out, "amax 3"))
+	out, _ = succeed(t, "quantize", two, "--format", "e5m2", "--tensor", "b")
+	require.Equal(t, 1, strings.Count(out, "amax 3"))
+
+	for want, args := range map[string][]string{
+		"missing flags: --format":                   {w},
+		"--format bf16: expected a format of up to": {w, "--format", "bf16"},
+		`--format: unknown number format "e9m9"`:    {w, "--format", "e9m9"},
+		`--granularity: unknown granularity "3"`:    {w, "--format", "e4m3", "--granularity", "3"},
+		"--granularity: it is empty":                {w, "--format", "e4m3", "--granularity", ""},
+		"--scale: unknown scale format":             {w, "--format", "e4m3", "--scale", "e9"},
+		"--rounding: unknown rounding":              {w, "--format", "e4m3", "--rounding", "up"},
+		"is a format of block scales":               {w, "--format", "e4m3", "--scale", "e8m0"},
+		"name ends in .npy or .safetensors":         {"w.txt", "--format", "e4m3"},
+		"--out: q.bin: expected":                    {w, "--format", "e4m3", "--out", "q.bin"},
+		"none.npy: no such file":                    {"none.npy", "--format", "e4m3"},
+		"matches c":                                 {two, "--format", "e4m3", "--tensor", "c"},
+		"several matrices, a .npy file holds one":   {two, "--format", "e4m3", "--out", filepath.Join(dir, "x.npy")},
+		"columns, LD and Offset must be even":       {npyFile(t, filepath.Join(dir, "odd.npy"), 2, 3), "--format", "e2m1"},
+	} {
+		status, stdout, stderr := octet(append([]string{"quantize"}, args...)...)
+		require.Equal(t, exitInput, status, want)
+		require.Contains(t, stderr, want)
+		if args[0] != two {
+			require.Empty(t, stdout)
+		}
+	}
+}
+
+// octet gemm casts the values of .npy files, multiplies them with their scales, and writes
+// .npy files.
+func TestGemmOfValues(t *testing.T) {
+	dir := t.TempDir()
+	a, b := npyFile(t, filepath.Join(dir, "a.npy"), 2, 20), npyFile(t, filepath.Join(dir, "b.npy"), 3, 20)
+	want := strings.Repeat("85 85 85\n", 2) // 4 (0.25 + 1 + 4 + 16): the casts are exact
+	for _, args := range [][]string{
+		{"--formats", "e2m1,e2m1"},
+		{"--formats", "e2m1,e2m3", "--granularity", "1x10", "--scale", "e8m0"},
+		{"--formats", "e4m3,e5m2", "--backend", "emu:h100"},
+	} {
+		out, _ := succeed(t, append([]string{"gemm", a, b}, args...)...)
+		require.Equal(t, want, out, args)
+	}
+	out, _ := succeed(t, "gemm", a, b, "--json")
+	require.Contains(t, out, `"m":2,"n":3,"k":20,"values":[85,`)
+	c := filepath.Join(dir, "c.npy")
+	out, _ = succeed(t, "gemm", a, b, "--out", c)
+	require.Empty(t, out)
+	got, err := npy.ReadFile(c)
+	require.NoError(t, err)
+	require.Equal(t, npy.Array{DType: npy.Float32, Shape: []int{2, 3}, Data: fp8.AppendFloats(nil, 85, 85, 85, 85, 85, 85)}, got)
+
+	codes := filepath.Join(dir, "codes.txt")
+	require.NoError(t, os.WriteFile(codes, []byte("38\n"), 0o600))
+	for want, args := range map[string][]string{
+		"two text files of codes":                       {a, codes},
+		"--explain shows the sums of codes":             {a, b, "--explain", "0,0", "--backend", "emu:h100"},
+		"--scales gives the scales of codes":            {a, b, "--scales", "random"},
+		"both must have the same length K":              {a, npyFile(t, filepath.Join(dir, "d.npy"), 2, 4)},
+		"are for .npy and safetensors files of values":  {codes, codes, "--granularity", "row"},
+		"give .npy files of values":                     {codes, codes, "--formats", "e2m1,e2m1"},
+		"--out: c.txt: expected a file whose name ends": {a, b, "--out", "c.txt"},
+		"is a format of block scales":                   {a, b, "--scale", "e8m0"},
+		"unsupported by backend emu:gaudi2":             {a, b, "--formats", "e2m1,e2m1", "--backend", "emu:gaudi2"},
+	} {
+		status, _, stderr := octet(append([]string{"gemm"}, args...)...)
+		require.Equal(t, exitInput, status, want)
+		require.Contains(t, stderr, want)
+	}
+}
