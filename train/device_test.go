@@ -38,13 +38,19 @@ func TestProgramsFitTheDevice(t *testing.T) {
 			}
 			c.Train.Accumulate, c.Train.HealthEvery = 2, 10
 			j, err := NewJob(c, s)
+			if strings.Contains(device, ":") && slices.Contains([]string{"mxfp6", "mxfp4", "nvfp4-plain"}, name) {
+				require.ErrorIs(t, err, backend.ErrUnsupported)
+				require.ErrorContains(t, err, "which the device's GEMM library does not support; to change the format of input and weight, add this row")
+				continue
+			}
 			require.NoError(t, err, name)
 			gemms := 0
 			for _, p := range j.Programs() {
 				for _, n := range p.Nodes() {
 					if op, ok := n.Op.(*backend.MatMul); ok && op.A.DType.IsQuantized() && op.B.DType.IsQuantized() {
 						gemms++
-						require.True(t, s.Multiplies(op.A.DType, op.B.DType), "%s: %s", name, n.Path())
+						a, b := op.Encodings()
+						require.True(t, s.Multiplies(a, b), "%s: %s", name, n.Path())
 					}
 					for _, o := range n.Operands() {
 						if d := o.Tensor.DType; d == fp8.E4M3 || d == fp8.E4M3IEEE {
@@ -69,7 +75,7 @@ func TestProgramsFitTheDevice(t *testing.T) {
 func TestUnsupportedGEMMs(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"}}
-	const want = `layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`
+	const want = `layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which the device's GEMM library does not support; to change the format of input, add this row before all others in [[precision.rows]]: scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`
 	_, err := NewJob(c, specOf(t, h100))
 	require.ErrorContains(t, err, want)
 	c = small(t, "te-block") // whose gradients are E4M3

@@ -144,7 +144,7 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 
 // RecipeFor returns the ResolvedRecipe adapted to a device and notes: the changes, see
 // [recipe.Recipe.For], and rows of a recipe file that match no layer. The error wraps
-// backend.ErrUnsupported if the recipe needs block scales and the device has none.
+// backend.ErrUnsupported if the device lacks a GEMM of the recipe.
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
@@ -154,16 +154,14 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	if err != nil {
 		return r, nil, err
 	}
-	if !s.BlockScales {
-		if err := r.CheckPerTensor(layers); err != nil {
-			return r, nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, s.Backend, err)
-		}
-	}
 	r, notes, err := r.For(s.E4M3, s.Pairs, layers)
+	if err != nil {
+		return r, nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, s.Backend, err)
+	}
 	for _, scope := range r.Unmatched(layers) {
 		notes = append(notes, fmt.Sprintf("the row with scope %q matches no layer of this model", scope))
 	}
-	return r, notes, err
+	return r, notes, nil
 }
 
 // override sets *to to a config's value, if given.

@@ -35,10 +35,10 @@ type Model struct {
 
 	E4M3  fp8.DType      // E4M3, or E4M3IEEE with its maximum of 240
 	Pairs [][2]fp8.DType // operand formats that the matrix unit multiplies
-	// GEMMPairs are those of Pairs that the GEMM of the vendor's library takes. Recipes
-	// are resolved for them.
-	GEMMPairs [][2]fp8.DType
-	Sum       Sum // of a group of products in the matrix unit
+	// GEMMs are the operands that the GEMMs of the vendor's library take; scales that the
+	// library lacks are computed as backend.MatMul says. Recipes are resolved for them.
+	GEMMs [][2]fp8.Encoding
+	Sum   Sum // of a group of products in the matrix unit
 	// Promote is the number of products after which backend.Promoted adds the partial
 	// sum to an FP32 total, rounded to nearest; 0: never.
 	Promote int
@@ -75,7 +75,7 @@ func (s *Sum) MinPower(d fp8.DType) float32 {
 // documentation, section cublasLtMatmul).
 var (
 	nvidiaPairs   = allPairs(fp8.E4M3)
-	cublasLtPairs = [][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}}
+	cublasLtGEMMs = anyScales([][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}})
 	gaudi2Pairs   = [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
 )
 
@@ -85,35 +85,35 @@ var models = []Model{
 		Summary: "Hopper: 32 products and the addend, 13 bits",
 		Source: "wgmma: recorded answers of an H100 and an H200 without addend (Khattak and Mikaitis, arXiv 2512.07004); " +
 			"the addend's part from MMA-Sim (arXiv 2511.10909); promotion as CUTLASS does, cuBLASLt's interval is not published",
-		E4M3: fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs, Promote: 128,
+		E4M3: fp8.E4M3, Pairs: nvidiaPairs, GEMMs: cublasLtGEMMs, Promote: 128,
 		Sum: Sum{Group: 32, Bits: 13, Kept: 13, MinExpE4M3: -6, MinExpE5M2: -14},
 	},
 	{
 		Name:    "ada",
 		Summary: "Ada: 16 products and the addend, 13 bits",
 		Source:  "mma.sync: recorded answers of an RTX of the Ada generation and of an L40S, addend included (arXiv 2512.07004); promotion as on Hopper, unconfirmed",
-		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs, Promote: 128,
+		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMs: cublasLtGEMMs, Promote: 128,
 		Sum: Sum{Group: 16, Bits: 13, Kept: 13, MinExpE4M3: -6, MinExpE5M2: -14},
 	},
 	{
 		Name:    "b200",
 		Summary: "Blackwell: 32 products and the addend, 25 bits, toward zero; MX scales inside",
 		Source:  "tcgen05, also its kind mxf8f6f4: a published model (MMA-Sim, arXiv 2511.10909), no recorded answers (those of a B200 are of mma.sync)",
-		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs,
+		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMs: cublasLtGEMMs,
 		Sum: Sum{Group: 32, Bits: 25, Kept: 23, MX: true, MinExpE4M3: -6, MinExpE5M2: -14},
 	},
 	{
 		Name:    "gaudi2",
 		Summary: "Gaudi2: 16 products, 24 bits, the addend last, to nearest; E4M3 to 240",
 		Source:  "Intel's published reference of its RTL (Intel_Gaudi3_Software, coral-sim)",
-		E4M3:    fp8.E4M3IEEE, Pairs: gaudi2Pairs, GEMMPairs: gaudi2Pairs,
+		E4M3:    fp8.E4M3IEEE, Pairs: gaudi2Pairs, GEMMs: anyScales(gaudi2Pairs),
 		Sum: Sum{Group: 16, Bits: 24, AddendLast: true, Kept: 23, MinExpE4M3: -14, MinExpE5M2: -14},
 	},
 	{
 		Name:    "gaudi3",
 		Summary: "Gaudi3: 8 products and the addend, 24 bits, toward zero",
 		Source:  "Intel's published reference of its RTL (Intel_Gaudi3_Software, coral-sim); E4M3's maximum is configuration: e4m3=240",
-		E4M3:    fp8.E4M3, Pairs: allPairs(fp8.E4M3), GEMMPairs: allPairs(fp8.E4M3),
+		E4M3:    fp8.E4M3, Pairs: allPairs(fp8.E4M3), GEMMs: anyScales(allPairs(fp8.E4M3)),
 		Sum: Sum{Group: 8, Bits: 24, Kept: 23, MinExpE4M3: -9, MinExpE5M2: -16},
 	},
 }
@@ -123,6 +123,14 @@ func allPairs(e4m3 fp8.DType) (pairs [][2]fp8.DType) {
 		for _, b := range []fp8.DType{e4m3, fp8.E5M2} {
 			pairs = append(pairs, [2]fp8.DType{a, b})
 		}
+	}
+	return pairs
+}
+
+// anyScales returns pairs of formats with any scales.
+func anyScales(formats [][2]fp8.DType) (pairs [][2]fp8.Encoding) {
+	for _, f := range formats {
+		pairs = append(pairs, [2]fp8.Encoding{{DType: f[0]}, {DType: f[1]}})
 	}
 	return pairs
 }
@@ -164,7 +172,7 @@ func Lookup(text string) (Model, error) {
 			m.Promote = n
 		case option == "e4m3=240" && m.Name == "gaudi3":
 			m.E4M3, m.Pairs = fp8.E4M3IEEE, allPairs(fp8.E4M3IEEE)
-			m.GEMMPairs = m.Pairs
+			m.GEMMs = anyScales(m.Pairs)
 		case option == "e4m3=448" && m.Name == "gaudi3":
 		default:
 			return Model{}, fmt.Errorf("device model %s has no option %q (%s)", m.Name, option, cmp.Or(models[i].options(), "it has none"))
