@@ -73,15 +73,13 @@ type Spec struct {
 	// bitwise reproducible.
 	Arithmetic string
 	E4M3       fp8.DType // the variant of E4M3 that programs for this device use
-	// Pairs lists the pairs of formats of up to eight bits that one GEMM multiplies; nil
-	// means any two floating-point formats (fp8.Multiplies). On NVIDIA devices
-	// and their models these are cuBLASLt's; tensor cores also multiply E5M2 by E5M2.
-	Pairs [][2]fp8.DType
+	// Pairs lists the operands of up to eight bits that GEMMs multiply, A and B, with their
+	// scales; nil means any two floating-point formats with any scales (fp8.Multiplies). On
+	// NVIDIA devices these are cuBLASLt's pairs; tensor cores also multiply E5M2 by E5M2.
+	Pairs [][2]fp8.Encoding
 	// F16 says that ops compute on F16 without a scale, whose casts overflow to infinity.
 	// Devices without it take F16 as the X of Quantize, Amax and CastHealth alone.
 	F16 bool
-	// BlockScales says that GEMMs take operands with per-block or per-row scales.
-	BlockScales bool
 	// Stochastic says that casts can draw the counter-based random bits of fp8.Random.
 	Stochastic bool
 	// AttentionBF16 says that attention over BF16 operands multiplies in BF16: it
@@ -105,9 +103,9 @@ type Spec struct {
 	Own any
 }
 
-// Multiplies reports whether a GEMM multiplies operands of up to eight bits in the formats
+// Multiplies reports whether GEMMs multiply operands of up to eight bits that are stored as
 // a and b.
-func (s *Spec) Multiplies(a, b fp8.DType) bool { return fp8.Multiplies(s.Pairs, a, b) }
+func (s *Spec) Multiplies(a, b fp8.Encoding) bool { return fp8.Multiplies(s.Pairs, a, b) }
 
 // Options are the host's settings for a backend, apart from its name.
 type Options struct {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -263,13 +262,6 @@ func (d DType) Smallest() float32 {
 func (d DType) HasNaN() bool {
 	r := d.row()
 	return r.Kind == Power || r.Kind == Float && r.Special != Fin
-}
-
-// Multiplies reports whether a device whose GEMMs multiply pairs of formats of up to eight
-// bits multiplies a by b. A nil list has all pairs of floating-point formats.
-func Multiplies(pairs [][2]DType, a, b DType) bool {
-	float := func(d DType) bool { return d.IsQuantized() && d.row().Kind == Float }
-	return pairs == nil && float(a) && float(b) || slices.Contains(pairs, [2]DType{a, b})
 }
 
 // IsFloat reports whether the elements are real numbers, to which casts apply: any valid

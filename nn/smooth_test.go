@@ -239,7 +239,7 @@ func TestSmoothMaximaByMode(t *testing.T) {
 // If the backward reads h and W3′ in another format than fprop, each copy has its
 // own scale and record. A frozen pass makes only fprop's copies.
 func TestSmoothInTwoFormats(t *testing.T) {
-	pairs := [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
+	pairs := fp8.PerTensor([2]fp8.DType{fp8.E4M3IEEE, fp8.E4M3IEEE}, [2]fp8.DType{fp8.E5M2, fp8.E5M2})
 	for _, late := range []recipe.Scaling{recipe.Current, recipe.Delayed} {
 		r, err := recipe.Lookup("fp8-smooth")
 		require.NoError(t, err)

@@ -1,33 +1,34 @@
 package recipe
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
 	"octet/fp8"
 )
 
-// device describes the FP8 formats of the device that a recipe was resolved for.
+// device describes the GEMMs of the device that a recipe was resolved for.
 type device struct {
 	e4m3  fp8.DType
-	pairs [][2]fp8.DType
+	pairs [][2]fp8.Encoding
 }
 
 // For returns the recipe adapted to a device, for a model's linear layers. e4m3 is the
-// device's E4M3, pairs the pairs of formats of up to eight bits that its GEMM library
-// supports, the activation or gradient first; nil is any two floating-point formats. The library may support fewer pairs than the matrix units: cuBLASLt has
+// device's E4M3, pairs what its GEMM library multiplies (backend.Spec.Pairs), the activation
+// or gradient first. The library may support fewer pairs than the matrix units: cuBLASLt has
 // no E5M2 by E5M2.
 //
 // For replaces E4M3 by the device's variant in operands, whose limit changes with it,
 // and in the optimizer's moments. Where the GEMM library does not support a GEMM's
 // formats, For replaces E4M3 operands by E5M2: on a device that multiplies equal formats
-// only, dgrad and wgrad read copies of weight and input in the gradient's E5M2. If that
-// pair is not supported either, the error names the GEMM and the row to add to
+// only, dgrad and wgrad read copies of weight and input in the gradient's E5M2.
+//
+// For never changes scales. If the library does not support a GEMM's formats or scales, the
+// error names the GEMM, its operands, the fields to change, and the row to add to
 // [[precision.rows]].
 //
 // Each note is a sentence about one change; without notes the recipe is unchanged.
-func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers []Layer) (resolved Recipe, notes []string, err error) {
+func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.Encoding, layers []Layer) (resolved Recipe, notes []string, err error) {
 	r = r.Over(layers)
 	if e4m3.IsQuantized() && e4m3 != fp8.E4M3 && r.renameE4M3(e4m3) {
 		notes = append(notes, fmt.Sprintf("e4m3 is %s on this device, with maximum %v", e4m3, e4m3.Max()))
@@ -37,12 +38,15 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers []Layer) (resol
 	swapped := false
 	for _, group := range r.groups(layers) {
 		for i, p := range GEMMs {
-			from := [2]fp8.DType{group.casts[i][0].DType, group.casts[i][1].DType}
+			casts := group.casts[i]
+			from := [2]fp8.DType{casts[0].DType, casts[1].DType}
 			to := d.formats(from)
-			if !d.multiplies(to) {
-				scope := group.first.Scope
-				return r, nil, fmt.Errorf("recipe %s: %s: %s multiplies %s in %s by %s in %s, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = %q, gemm = %q, %s",
-					r.Name, scope, p.GEMM, p.A, from[0], p.B, from[1], r.rowScope(scope, p.GEMM, p.A, p.B), p.GEMM, d.remedy(p.A, p.B, from, r.Compute))
+			stored := [2]fp8.Encoding{casts[0].Encoding(), casts[1].Encoding()}
+			for k := range stored {
+				stored[k].DType = to[k]
+			}
+			if !d.multiplies(stored) {
+				return r, nil, r.unsupported(d, group.first.Scope, p.GEMM, [2]Operand{p.A, p.B}, stored)
 			}
 			for k, o := range []Operand{p.A, p.B} {
 				if to[k] == from[k] {
@@ -60,47 +64,6 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers []Layer) (resol
 		r.device = d
 	}
 	return r, notes, nil
-}
-
-// CheckPerTensor returns an error if any GEMM of a model's linear layers reads an operand
-// with per-row or block scales, for devices without such GEMMs.
-func (r Recipe) CheckPerTensor(layers []Layer) error {
-	what := r.finerScales(layers)
-	if what == "" {
-		return nil
-	}
-	use := "use fp8-current, fp8-delayed or fp8-smooth"
-	if plain, err := Lookup(r.Name); err == nil && plain.finerScales(layers) == "" {
-		use = "drop that granularity from [[precision.rows]]"
-	}
-	return fmt.Errorf("recipe %s: %s, but this device supports per-tensor scales only; %s, or use --backend emu", r.Name, what, use)
-}
-
-// finerScales describes the first operand with per-row or block scales, "" without one.
-func (r Recipe) finerScales(layers []Layer) string {
-	for _, group := range r.groups(layers) {
-		for i, p := range GEMMs {
-			for k, o := range []Operand{p.A, p.B} {
-				if g := group.casts[i][k].Granularity; g != (Granularity{}) && g != PerTensor {
-					return fmt.Sprintf("%s of %s reads %s with scales of granularity %s", p.GEMM, group.first.Scope, o, g)
-				}
-			}
-		}
-	}
-	return ""
-}
-
-// rowScope returns the scope of the row that sets the format of one of the operands in
-// the layer at scope, or scope itself if there is no such row or it matches all layers.
-func (r Recipe) rowScope(scope string, g GEMM, operands ...Operand) string {
-	for _, row := range r.Rows {
-		for _, o := range operands {
-			if row.DType != fp8.Invalid && r.matches(row, scope, g, o) {
-				return cmp.Or(row.Scope, scope)
-			}
-		}
-	}
-	return scope
 }
 
 // renameE4M3 replaces E4M3 by another variant and reports whether there was any.
@@ -122,16 +85,25 @@ func (r *Recipe) renameE4M3(to fp8.DType) (found bool) {
 // multiplies reports whether the device has a GEMM for the pair. No device multiplies a
 // format of up to eight bits by a wider one, or FP32 by BF16. A format that BF16 contains
 // is BF16.
-func (d *device) multiplies(pair [2]fp8.DType) bool {
-	if pair[0].IsQuantized() || pair[1].IsQuantized() {
+func (d *device) multiplies(pair [2]fp8.Encoding) bool {
+	if pair[0].DType.IsQuantized() || pair[1].DType.IsQuantized() {
 		return fp8.Multiplies(d.pairs, pair[0], pair[1])
 	}
-	return pair[0].Format().Container == pair[1].Format().Container
+	return pair[0].DType.Format().Container == pair[1].DType.Format().Container
+}
+
+// hasFormats reports whether the device multiplies the formats, with some scales.
+func (d *device) hasFormats(formats [2]fp8.DType) bool {
+	a, b := fp8.Encoding{DType: formats[0]}, fp8.Encoding{DType: formats[1]}
+	if d.pairs == nil || !a.DType.IsQuantized() && !b.DType.IsQuantized() {
+		return d.multiplies([2]fp8.Encoding{a, b})
+	}
+	return slices.ContainsFunc(d.pairs, func(p [2]fp8.Encoding) bool { return p[0].DType == a.DType && p[1].DType == b.DType })
 }
 
 // formats returns the formats that a GEMM reads where the rows give pair.
 func (d *device) formats(pair [2]fp8.DType) [2]fp8.DType {
-	if d.multiplies(pair) {
+	if d.hasFormats(pair) {
 		return pair
 	}
 	wide := pair
@@ -140,39 +112,8 @@ func (d *device) formats(pair [2]fp8.DType) [2]fp8.DType {
 			wide[i] = fp8.E5M2
 		}
 	}
-	if d.multiplies(wide) {
+	if d.hasFormats(wide) {
 		return wide
 	}
 	return pair
-}
-
-// remedy returns the rest of a row that makes a GEMM of a and b possible: another FP8
-// format for one operand or for both, else a wide format for both.
-func (d *device) remedy(a, b Operand, pair [2]fp8.DType, compute fp8.DType) string {
-	switch {
-	case pair[0].IsQuantized() != pair[1].IsQuantized():
-		return fmt.Sprintf("format = %q", compute)
-	case !pair[0].IsQuantized() && pair[0] == compute: // the row that gives pair[1] is to give both
-		return fmt.Sprintf("format = %q", pair[1])
-	case !pair[0].IsQuantized():
-		return fmt.Sprintf("format = %q", pair[0])
-	}
-	for _, f := range []struct {
-		as   fp8.DType
-		name string // in a configuration, where e4m3 means the device's variant
-	}{{d.e4m3, fp8.E4M3.String()}, {fp8.E5M2, fp8.E5M2.String()}} {
-		for _, change := range []struct {
-			to  [2]fp8.DType
-			row string
-		}{
-			{[2]fp8.DType{pair[0], f.as}, fmt.Sprintf("operand = %q, ", b)},
-			{[2]fp8.DType{f.as, pair[1]}, fmt.Sprintf("operand = %q, ", a)},
-			{[2]fp8.DType{f.as, f.as}, ""},
-		} {
-			if fp8.Multiplies(d.pairs, change.to[0], change.to[1]) {
-				return fmt.Sprintf("%sformat = %q", change.row, f.name)
-			}
-		}
-	}
-	return fmt.Sprintf("format = %q", compute)
 }

@@ -135,6 +135,15 @@ func (c Cast) Limit() float32 {
 	return limit
 }
 
+// Encoding returns how the cast stores the operand.
+func (c Cast) Encoding() fp8.Encoding {
+	if !c.DType.IsQuantized() {
+		return fp8.Encoding{DType: c.DType}
+	}
+	across, along := c.Granularity.Block()
+	return fp8.Encoding{DType: c.DType, Across: across, Along: along, Scale: c.Scale.DType, Outer: c.Scale.Outer}
+}
+
 // String omits the defaults: per-tensor granularity and power-of-two scales.
 func (c Cast) String() string {
 	s := c.DType.String()

@@ -159,8 +159,7 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 
 // RecipeFor returns the ResolvedRecipe adapted to a device and notes: the changes, see
 // [recipe.Recipe.For], and rows of a recipe file that match no layer. The error wraps
-// backend.ErrUnsupported if the recipe needs block scales or FP16 ops and the device has
-// none.
+// backend.ErrUnsupported if the device lacks a GEMM of the recipe, or FP16 ops that it needs.
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
@@ -173,16 +172,14 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	if !s.F16 && r.Compute == fp8.F16 {
 		return r, nil, fmt.Errorf("%w by backend %s: recipe %s has activations in fp16, and this backend has no ops for them; use recipe bf16, or --backend emu", backend.ErrUnsupported, s.Backend, r.Name)
 	}
-	if !s.BlockScales {
-		if err := r.CheckPerTensor(layers); err != nil {
-			return r, nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, s.Backend, err)
-		}
-	}
 	r, notes, err := r.For(s.E4M3, s.Pairs, layers)
+	if err != nil {
+		return r, nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, s.Backend, err)
+	}
 	for _, scope := range r.Unmatched(layers) {
 		notes = append(notes, fmt.Sprintf("the row with scope %q matches no layer of this model", scope))
 	}
-	return r, notes, err
+	return r, notes, nil
 }
 
 // override sets *to to a config's value, if given.

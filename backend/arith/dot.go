@@ -1,17 +1,32 @@
 package arith
 
-import "octet/fp8"
+import (
+	"cmp"
+
+	"octet/fp8"
+)
 
 // Block is the number of codes that share a scale in the MX formats (OCP
 // Microscaling 1.0, section 5.2).
 const Block = 32
 
-// Operand is one side of a dot product: codes of an FP8 format.
+// Operand is one side of a dot product: codes of a format of up to eight bits, one in a byte.
 type Operand struct {
 	Codes []uint8
 	DType fp8.DType
-	// Scales are E8M0 codes that multiply Codes, one for each run of Block; nil: none.
+	// Scales multiply Codes, one for each run of Along; nil: none. They are codes of the
+	// format Scale. An Along of 0 and an Invalid Scale are those of MX: Block and E8M0.
 	Scales []uint8
+	Along  int
+	Scale  fp8.DType
+}
+
+// Encoding returns how the operand is stored.
+func (o *Operand) Encoding() fp8.Encoding {
+	if o.Scales == nil {
+		return fp8.Encoding{DType: o.DType, Scale: fp8.F32}
+	}
+	return fp8.Encoding{DType: o.DType, Across: 1, Along: cmp.Or(o.Along, Block), Scale: cmp.Or(o.Scale, fp8.E8M0)}
 }
 
 // scale returns the block scale of code l.
@@ -19,7 +34,8 @@ func (o *Operand) scale(l int) float32 {
 	if o.Scales == nil {
 		return 1
 	}
-	return fp8.E8M0.Float32(uint32(o.Scales[l/Block]))
+	e := o.Encoding()
+	return e.Scale.Float32(uint32(o.Scales[l/e.Along]))
 }
 
 // Dot returns the dot product of a and b, which have equally many codes: a chain of
@@ -30,22 +46,42 @@ func (o *Operand) scale(l int) float32 {
 // backend.MatMul specifies: it is multiplied by the product of its two scales and
 // added to the total, both in FP32, rounded to nearest.
 //
-// A NaN result always has the bits 0x7fffffff, on every host.
+// A NaN result always has the bits 0x7fffffff, on every host. Dot panics if the model does
+// not multiply the operands: see SumOf.
 func (m *Model) Dot(a, b Operand, promoted bool) float32 {
 	return m.dot(a, b, promoted, watcher{})
 }
 
 // watcher has callbacks for the steps of a dot product; nil ones are skipped.
 type watcher struct {
-	fused  func(first int, x, y []float32, scale float64, c, result float32)
+	fused  func(s *Sum, g fusedGroup, c, result float32)
 	joined func(total, part, scale, result float32)
 }
 
+// fusedGroup is what a fused sum adds up.
+type fusedGroup struct {
+	first          int // of its products
+	a, b           []float32
+	minA, minB     float32
+	scale          float64   // of all products
+	scaleA, scaleB []float32 // with Sum.Exact: of Exact products each
+	minScale       float32
+}
+
+// fuse returns the fused sum of a group and an addend.
+func (s *Sum) fuse(g *fusedGroup, c float32) float32 {
+	if s.Exact > 0 {
+		return s.FuseExact(g.a, g.b, g.scaleA, g.scaleB, g.minScale, c)
+	}
+	return s.Fuse(g.a, g.b, g.minA, g.minB, g.scale, c)
+}
+
 func (m *Model) dot(a, b Operand, promoted bool, watch watcher) (total float32) {
-	s, inside := &m.Sum, m.scalesInside(a, b)
+	s := m.SumOf(a.Encoding(), b.Encoding())
+	inside := s.scalesInside(a, b)
 	x, y := a.DType.Table(), b.DType.Table()
-	minA, minB := s.MinPower(a.DType), s.MinPower(b.DType)
-	values := make([]float32, 2*s.Group)
+	g := fusedGroup{minA: s.MinPower(a.DType), minB: s.MinPower(b.DType), minScale: s.MinPower(a.Encoding().Scale)}
+	values, scales := make([]float32, 2*s.Group), make([]float32, 2*s.Group)
 	run := m.run(a, b, promoted)
 	for from, end := 0, 0; from < len(a.Codes); from = end {
 		part := float32(0)
@@ -55,17 +91,21 @@ func (m *Model) dot(a, b Operand, promoted bool, watch watcher) (total float32) 
 		}
 		for l := from; l < end; l += s.Group {
 			n := min(s.Group, end-l)
-			left, right := values[:n], values[s.Group:][:n]
+			g.first, g.a, g.b, g.scale = l, values[:n], values[s.Group:][:n], 1
 			for i := range n {
-				left[i], right[i] = x[a.Codes[l+i]], y[b.Codes[l+i]]
+				g.a[i], g.b[i] = x[a.Codes[l+i]], y[b.Codes[l+i]]
 			}
-			scale := 1.0
-			if inside {
-				scale = float64(a.scale(l)) * float64(b.scale(l))
+			if s.Exact > 0 {
+				g.scaleA, g.scaleB = scales[:0], scales[s.Group:][:0]
+				for i := l; i < l+n; i += s.Exact {
+					g.scaleA, g.scaleB = append(g.scaleA, a.scale(i)), append(g.scaleB, b.scale(i))
+				}
+			} else if inside {
+				g.scale = float64(a.scale(l)) * float64(b.scale(l))
 			}
-			sum := s.Fuse(left, right, minA, minB, scale, part)
+			sum := s.fuse(&g, part)
 			if watch.fused != nil {
-				watch.fused(l, left, right, scale, part, sum)
+				watch.fused(s, g, part, sum)
 			}
 			part = sum
 		}
@@ -89,8 +129,8 @@ func (m *Model) dot(a, b Operand, promoted bool, watch watcher) (total float32) 
 }
 
 // scalesInside reports whether block scales multiply products inside the fused sums.
-func (m *Model) scalesInside(a, b Operand) bool {
-	return m.Sum.MX && a.Scales != nil && b.Scales != nil
+func (s *Sum) scalesInside(a, b Operand) bool {
+	return s.MX && a.Scales != nil && b.Scales != nil
 }
 
 // run returns the number of products after which a partial sum is added to the total;
@@ -99,7 +139,7 @@ func (m *Model) run(a, b Operand, promoted bool) (run int) {
 	if promoted {
 		run = m.Promote
 	}
-	if (a.Scales == nil && b.Scales == nil) || m.scalesInside(a, b) {
+	if s := m.SumOf(a.Encoding(), b.Encoding()); (a.Scales == nil && b.Scales == nil) || s.scalesInside(a, b) {
 		return run
 	}
 	block := Block

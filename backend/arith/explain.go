@@ -21,19 +21,21 @@ func (m *Model) Explain(w io.Writer, a, b Operand, promoted bool) error {
 		fmt.Fprintf(out, ", promoted to FP32 every %d", m.Promote)
 	}
 	fmt.Fprintln(out)
+	s := m.SumOf(a.Encoding(), b.Encoding())
 	scaled := false // block scales multiply finished sums, in FP32
 	switch {
-	case m.scalesInside(a, b):
+	case s.Exact > 0:
+		fmt.Fprintf(out, "block scales multiply exact sums of %d products, aligned with the exponents of the scales\n", s.Exact)
+	case s.scalesInside(a, b):
 		fmt.Fprintf(out, "block scales multiply the products before they are aligned\n")
 	case a.Scales != nil || b.Scales != nil:
 		scaled = true
 		fmt.Fprintf(out, "block scales multiply sums of %d products, in FP32\n", m.run(a, b, promoted))
 	}
-	minA, minB := m.Sum.MinPower(a.DType), m.Sum.MinPower(b.DType)
 	total := m.dot(a, b, promoted, watcher{
-		fused: func(first int, x, y []float32, scale float64, c, result float32) {
-			e := explanation{out: out, s: &m.Sum, a: x, b: y, c: c, scale: scale, first: first}
-			e.sum(minA, minB, result)
+		fused: func(s *Sum, g fusedGroup, c, result float32) {
+			fmt.Fprintf(out, "\nk %d to %d, addend %v\n", g.first, g.first+len(g.a)-1, c)
+			explainSum(out, s, s.terms(&g, c), result)
 		},
 		joined: func(total, part, scale, joined float32) {
 			switch {
@@ -64,33 +66,36 @@ func (m *Model) Explain(w io.Writer, a, b Operand, promoted bool) error {
 	return out.Flush()
 }
 
-// explanation describes one fused sum, whose first product is at k = first.
-type explanation struct {
-	out   io.Writer
-	s     *Sum
-	a, b  []float32
-	scale float64
-	c     float32
-	first int
+// explained is a term of a fused sum, the addend included.
+type explained struct {
+	name  string
+	value float64
+	power float64 // with which the term is aligned; 0: it is not
 }
 
-// value returns term i; the last term is the addend.
-func (e *explanation) value(i int) float64 {
-	if i == len(e.a) {
-		return float64(e.c)
+// terms returns the terms of a fused sum, the addend last.
+func (s *Sum) terms(g *fusedGroup, c float32) (list []explained) {
+	if s.Exact > 0 {
+		for l := 0; l < len(g.a); l += s.Exact {
+			end, i := min(len(g.a), l+s.Exact), l/s.Exact
+			value, power := s.exactTerm(g.a[l:end], g.b[l:], g.scaleA[i], g.scaleB[i], g.minScale)
+			name := fmt.Sprintf("k %d to %d, scales %v and %v", g.first+l, g.first+end-1, g.scaleA[i], g.scaleB[i])
+			list = append(list, explained{name, value, power})
+		}
+	} else {
+		for i, x := range g.a {
+			name := fmt.Sprintf("k %d: %v * %v", g.first+i, x, g.b[i])
+			if g.scale != 1 {
+				name += " * " + powerText(g.scale)
+			}
+			list = append(list, explained{name, float64(x) * float64(g.b[i]) * g.scale, powerOf(x, g.minA) * powerOf(g.b[i], g.minB) * g.scale})
+		}
 	}
-	return float64(e.a[i]) * float64(e.b[i]) * e.scale
-}
-
-func (e *explanation) name(i int) string {
-	if i == len(e.a) {
-		return fmt.Sprintf("the addend %v", e.c)
+	addend := explained{name: fmt.Sprintf("the addend %v", c), value: float64(c)}
+	if !s.AddendLast {
+		addend.power = powerOf(c, 0)
 	}
-	text := fmt.Sprintf("k %d: %v * %v", e.first+i, e.a[i], e.b[i])
-	if e.scale != 1 {
-		text += " * " + powerText(e.scale)
-	}
-	return text
+	return append(list, addend)
 }
 
 func powerText(x float64) string {
@@ -100,50 +105,45 @@ func powerText(x float64) string {
 	return fmt.Sprint(float32(x))
 }
 
-func (e *explanation) sum(minA, minB, result float32) {
-	fmt.Fprintf(e.out, "\nk %d to %d, addend %v\n", e.first, e.first+len(e.a)-1, e.c)
-	largest := e.s.largest(e.a, e.b, minA, minB, e.scale, e.c)
-	at := -1 // the term with the largest exponent
-	for i := range e.a {
-		if at < 0 && powerOf(e.a[i], minA)*powerOf(e.b[i], minB)*e.scale == largest {
-			at = i
+// explainSum writes how a sum of terms, the addend last, becomes result.
+func explainSum(out io.Writer, s *Sum, terms []explained, result float32) {
+	largest, at := 0.0, -1 // at is the first term with the largest exponent
+	for i, t := range terms {
+		if t.power > largest {
+			largest, at = t.power, i
 		}
-	}
-	if at < 0 && e.c != 0 && !e.s.AddendLast {
-		at = len(e.a)
 	}
 	if at < 0 || result-result != 0 {
-		fmt.Fprintf(e.out, "  = %v\n", result)
+		fmt.Fprintf(out, "  = %v\n", result)
 		return
 	}
-	unit := largest / math.Ldexp(1, e.s.Bits)
-	fmt.Fprintf(e.out, "  aligned to %s, of %s; a unit is %s\n", powerText(largest), e.name(at), powerText(unit))
+	unit := max(largest, minNormal) / math.Ldexp(1, s.Bits)
+	fmt.Fprintf(out, "  aligned to %s, of %s; a unit is %s\n", powerText(max(largest, minNormal)), terms[at].name, powerText(unit))
 	losing, lost, sum := 0, 0.0, 0.0
-	for i := range len(e.a) + 1 {
-		value := e.value(i)
-		kept := math.Trunc(value/unit)*unit + 0 // no -0
-		if i == len(e.a) && e.s.AddendLast {
-			kept = value
+	for i, t := range terms {
+		kept := math.Trunc(t.value/unit)*unit + 0 // no -0
+		if i == len(terms)-1 && s.AddendLast {
+			kept = t.value
 		}
 		sum += kept
-		if kept == value {
+		if kept == t.value {
 			continue
 		}
-		lost += kept - value
+		lost += kept - t.value
 		if losing++; losing <= listed {
-			fmt.Fprintf(e.out, "  truncated: %s = %v becomes %v\n", e.name(i), value, kept)
+			fmt.Fprintf(out, "  truncated: %s = %v becomes %v\n", t.name, t.value, kept)
 		}
 	}
 	if losing > listed {
-		fmt.Fprintf(e.out, "  and %d more\n", losing-listed)
+		fmt.Fprintf(out, "  and %d more\n", losing-listed)
 	}
 	if losing > 0 {
-		fmt.Fprintf(e.out, "  truncated in all: %.3g\n", lost)
+		fmt.Fprintf(out, "  truncated in all: %.3g\n", lost)
 	}
 	if sum != float64(result) {
-		fmt.Fprintf(e.out, "  sum %v, stored as\n", sum)
+		fmt.Fprintf(out, "  sum %v, stored as\n", sum)
 	}
-	fmt.Fprintf(e.out, "  = %v\n", result)
+	fmt.Fprintf(out, "  = %v\n", result)
 }
 
 // exactDot returns the exact dot product, or nil where a product is not finite.

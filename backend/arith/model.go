@@ -34,19 +34,32 @@ type Model struct {
 	Source  string // the model's source, and how certain it is
 
 	E4M3  fp8.DType      // E4M3, or E4M3IEEE with its maximum of 240
-	Pairs [][2]fp8.DType // operand formats that the matrix unit multiplies
-	// GEMMPairs are those of Pairs that the GEMM of the vendor's library takes. Recipes
-	// are resolved for them.
-	GEMMPairs [][2]fp8.DType
-	Sum       Sum // of a group of products in the matrix unit
+	Pairs [][2]fp8.DType // operand formats that Sum adds up, with any scales
+	// GEMMs are the operands that the GEMMs of the vendor's library take; scales that the
+	// library lacks are computed as backend.MatMul says. Recipes are resolved for them.
+	GEMMs [][2]fp8.Encoding
+	Sum   Sum // of a group of products in the matrix unit
 	// Promote is the number of products after which backend.Promoted adds the partial
 	// sum to an FP32 total, rounded to nearest; 0: never.
 	Promote int
+	// Scaled are the sums of operands in other formats. They need the block scales that are
+	// given with the formats. The first entry that has two operands computes them.
+	Scaled []ScaledSum
 }
 
-// Sum is a fused sum of products of FP8 values and an addend.
+// ScaledSum is a sum of operands with block scales, and the operands.
+type ScaledSum struct {
+	Sum
+	Pairs [][2]fp8.Encoding
+}
+
+// Sum is a fused sum of products of values of up to eight bits and an addend.
 type Sum struct {
 	Group int // number of products
+	// Exact is the number of products that the unit first adds up exactly. With their two
+	// block scales they make one term, which has the exponent of the scales, whatever the
+	// sum. 0: each product is a term, which has its own exponent.
+	Exact int
 	Bits  int // fraction bits kept below the largest exponent; terms are truncated toward zero
 	// AddendLast says that the addend is not aligned with the products: it is added to
 	// their sum, with one rounding to nearest even, and FP32 subnormals count as zeros.
@@ -55,19 +68,40 @@ type Sum struct {
 	// MX says that the unit multiplies the E8M0 scales of blocks of Group codes of both
 	// operands into their products, exactly, before it aligns them. Units without MX add
 	// up codes; sums are multiplied by their scales and added in FP32, as backend.MatMul
-	// specifies. No unit has both MX and AddendLast.
+	// specifies. No unit has both MX and AddendLast. With Exact, the scales always multiply
+	// the exact sums.
 	MX bool
 	// MinExpE4M3 and MinExpE5M2 are the minimum exponents with which the unit aligns an
 	// operand, subnormal ones included. They affect alignment, never a value.
 	MinExpE4M3, MinExpE5M2 int
 }
 
-// MinPower returns 2 to the minimum exponent with which operands of format d are aligned.
+// MinPower returns 2 to the minimum exponent with which operands, or scales, of format d are
+// aligned: that of the smallest normal value in formats other than E4M3 and E5M2.
 func (s *Sum) MinPower(d fp8.DType) float32 {
-	if d == fp8.E5M2 {
+	switch d {
+	case fp8.E5M2:
 		return power(s.MinExpE5M2)
+	case fp8.E4M3, fp8.E4M3IEEE:
+		return power(s.MinExpE4M3)
+	case fp8.E8M0:
+		return d.Smallest()
 	}
-	return power(s.MinExpE4M3)
+	return power(1 - d.Format().Bias)
+}
+
+// SumOf returns the sum of operands that are stored as a and b, or nil if the matrix unit
+// does not multiply them.
+func (m *Model) SumOf(a, b fp8.Encoding) *Sum {
+	if slices.Contains(m.Pairs, [2]fp8.DType{a.DType, b.DType}) {
+		return &m.Sum
+	}
+	for i := range m.Scaled {
+		if fp8.Multiplies(m.Scaled[i].Pairs, a, b) {
+			return &m.Scaled[i].Sum
+		}
+	}
+	return nil
 }
 
 // Tensor cores multiply every pair (PTX ISA: wgmma, mma and tcgen05.mma take e4m3 and
@@ -75,9 +109,42 @@ func (s *Sum) MinPower(d fp8.DType) float32 {
 // documentation, section cublasLtMatmul).
 var (
 	nvidiaPairs   = allPairs(fp8.E4M3)
-	cublasLtPairs = [][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}}
+	cublasLtGEMMs = anyScales([][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}})
 	gaudi2Pairs   = [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
 )
+
+// The sums of tcgen05.mma and their operands with block scales (PTX ISA): kind mxf8f6f4, and
+// kind mxf4nvf4, which takes E2M1 alone.
+var (
+	tcgen05  = Sum{Group: 32, Bits: 25, Kept: 23, MX: true, MinExpE4M3: -6, MinExpE5M2: -14}
+	mxf4nvf4 = Sum{Group: 64, Exact: 16, Bits: 35, Kept: 23, MX: true, MinExpE4M3: -6, MinExpE5M2: -14}
+
+	mxPairs       = pairsOf(fp8.E8M0, 32, fp8.E4M3, fp8.E5M2, fp8.E2M3, fp8.E3M2, fp8.E2M1)
+	mxf4nvf4Pairs = slices.Concat(withOuter(pairsOf(fp8.E4M3, 16, fp8.E2M1)), pairsOf(fp8.E4M3, 16, fp8.E2M1),
+		pairsOf(fp8.E8M0, 32, fp8.E2M1), pairsOf(fp8.E8M0, 16, fp8.E2M1))
+)
+
+// pairsOf returns all pairs of operands in the formats, with a scale for each block of
+// elements along K.
+func pairsOf(scale fp8.DType, block int, formats ...fp8.DType) (pairs [][2]fp8.Encoding) {
+	for _, a := range formats {
+		for _, b := range formats {
+			e := fp8.Encoding{DType: a, Across: 1, Along: block, Scale: scale}
+			f := e
+			f.DType = b
+			pairs = append(pairs, [2]fp8.Encoding{e, f})
+		}
+	}
+	return pairs
+}
+
+// withOuter returns the pairs with a factor for each tensor, which multiplies the result.
+func withOuter(pairs [][2]fp8.Encoding) [][2]fp8.Encoding {
+	for i := range pairs {
+		pairs[i][0].Outer, pairs[i][1].Outer = true, true
+	}
+	return pairs
+}
 
 var models = []Model{
 	{
@@ -85,35 +152,39 @@ var models = []Model{
 		Summary: "Hopper: 32 products and the addend, 13 bits",
 		Source: "wgmma: recorded answers of an H100 and an H200 without addend (Khattak and Mikaitis, arXiv 2512.07004); " +
 			"the addend's part from MMA-Sim (arXiv 2511.10909); promotion as CUTLASS does, cuBLASLt's interval is not published",
-		E4M3: fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs, Promote: 128,
+		E4M3: fp8.E4M3, Pairs: nvidiaPairs, GEMMs: cublasLtGEMMs, Promote: 128,
 		Sum: Sum{Group: 32, Bits: 13, Kept: 13, MinExpE4M3: -6, MinExpE5M2: -14},
 	},
 	{
 		Name:    "ada",
 		Summary: "Ada: 16 products and the addend, 13 bits",
 		Source:  "mma.sync: recorded answers of an RTX of the Ada generation and of an L40S, addend included (arXiv 2512.07004); promotion as on Hopper, unconfirmed",
-		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs, Promote: 128,
+		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMs: cublasLtGEMMs, Promote: 128,
 		Sum: Sum{Group: 16, Bits: 13, Kept: 13, MinExpE4M3: -6, MinExpE5M2: -14},
 	},
 	{
 		Name:    "b200",
 		Summary: "Blackwell: 32 products and the addend, 25 bits, toward zero; MX scales inside",
-		Source:  "tcgen05, also its kind mxf8f6f4: a published model (MMA-Sim, arXiv 2511.10909), no recorded answers (those of a B200 are of mma.sync)",
-		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs,
-		Sum: Sum{Group: 32, Bits: 25, Kept: 23, MX: true, MinExpE4M3: -6, MinExpE5M2: -14},
+		Source: "tcgen05, also its kinds mxf8f6f4 and mxf4nvf4: a published model (MMA-Sim, arXiv 2511.10909), no recorded answers (those of a B200 are of mma.sync); " +
+			"extrapolated: FP6, and FP4 by a wider format, have FP8's sum; an FP4 by FP4 GEMM of MX runs as mxf4nvf4, whose addend of 0 is aligned as in mxf8f6f4",
+		E4M3: fp8.E4M3, Pairs: nvidiaPairs,
+		// cuBLASLt has NVFP4, and MX of FP8; CUTLASS has all pairs of MX.
+		GEMMs:  slices.Concat(cublasLtGEMMs, mxf4nvf4Pairs, mxPairs),
+		Sum:    tcgen05,
+		Scaled: []ScaledSum{{mxf4nvf4, mxf4nvf4Pairs}, {tcgen05, mxPairs}},
 	},
 	{
 		Name:    "gaudi2",
 		Summary: "Gaudi2: 16 products, 24 bits, the addend last, to nearest; E4M3 to 240",
 		Source:  "Intel's published reference of its RTL (Intel_Gaudi3_Software, coral-sim)",
-		E4M3:    fp8.E4M3IEEE, Pairs: gaudi2Pairs, GEMMPairs: gaudi2Pairs,
+		E4M3:    fp8.E4M3IEEE, Pairs: gaudi2Pairs, GEMMs: anyScales(gaudi2Pairs),
 		Sum: Sum{Group: 16, Bits: 24, AddendLast: true, Kept: 23, MinExpE4M3: -14, MinExpE5M2: -14},
 	},
 	{
 		Name:    "gaudi3",
 		Summary: "Gaudi3: 8 products and the addend, 24 bits, toward zero",
 		Source:  "Intel's published reference of its RTL (Intel_Gaudi3_Software, coral-sim); E4M3's maximum is configuration: e4m3=240",
-		E4M3:    fp8.E4M3, Pairs: allPairs(fp8.E4M3), GEMMPairs: allPairs(fp8.E4M3),
+		E4M3:    fp8.E4M3, Pairs: allPairs(fp8.E4M3), GEMMs: anyScales(allPairs(fp8.E4M3)),
 		Sum: Sum{Group: 8, Bits: 24, Kept: 23, MinExpE4M3: -9, MinExpE5M2: -16},
 	},
 }
@@ -123,6 +194,14 @@ func allPairs(e4m3 fp8.DType) (pairs [][2]fp8.DType) {
 		for _, b := range []fp8.DType{e4m3, fp8.E5M2} {
 			pairs = append(pairs, [2]fp8.DType{a, b})
 		}
+	}
+	return pairs
+}
+
+// anyScales returns pairs of formats with any scales.
+func anyScales(formats [][2]fp8.DType) (pairs [][2]fp8.Encoding) {
+	for _, f := range formats {
+		pairs = append(pairs, [2]fp8.Encoding{{DType: f[0]}, {DType: f[1]}})
 	}
 	return pairs
 }
@@ -164,7 +243,7 @@ func Lookup(text string) (Model, error) {
 			m.Promote = n
 		case option == "e4m3=240" && m.Name == "gaudi3":
 			m.E4M3, m.Pairs = fp8.E4M3IEEE, allPairs(fp8.E4M3IEEE)
-			m.GEMMPairs = m.Pairs
+			m.GEMMs = anyScales(m.Pairs)
 		case option == "e4m3=448" && m.Name == "gaudi3":
 		default:
 			return Model{}, fmt.Errorf("device model %s has no option %q (%s)", m.Name, option, cmp.Or(models[i].options(), "it has none"))

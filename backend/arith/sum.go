@@ -48,6 +48,42 @@ func (s *Sum) Fuse(a, b []float32, minA, minB float32, scale float64, c float32)
 	return truncate(float64(total)*unit, s.Kept)
 }
 
+// FuseExact is Fuse for a sum with Exact. scaleA and scaleB are the block scales, in a format
+// whose MinPower is minScale, one for each Exact products.
+func (s *Sum) FuseExact(a, b, scaleA, scaleB []float32, minScale, c float32) float32 {
+	largest, plain := max(minNormal, powerOf(c, 0)), float64(c)
+	var list [8]float64
+	terms := list[:0]
+	for l := 0; l < len(a); l += s.Exact {
+		i := l / s.Exact
+		term, power := s.exactTerm(a[l:min(len(a), l+s.Exact)], b[l:], scaleA[i], scaleB[i], minScale)
+		terms = append(terms, term)
+		largest, plain = max(largest, power), plain+term
+	}
+	switch {
+	case math.IsNaN(plain):
+		return canonicalNaN
+	case math.IsInf(plain, 0):
+		return float32(plain)
+	}
+	unit := largest / math.Ldexp(1, s.Bits)
+	total := int64(float64(c) / unit)
+	for _, t := range terms {
+		total += int64(t / unit)
+	}
+	return truncate(float64(total)*unit, s.Kept)
+}
+
+// exactTerm returns the exact sum of products times their scales, and the power of two with
+// which it is aligned: that of the scales, 0 if one is 0.
+func (s *Sum) exactTerm(a, b []float32, scaleA, scaleB, minScale float32) (term, power float64) {
+	sum := 0.0
+	for i, x := range a {
+		sum += float64(x) * float64(b[i])
+	}
+	return sum * float64(scaleA) * float64(scaleB), powerOf(scaleA, minScale) * powerOf(scaleB, minScale)
+}
+
 // largest returns the power of two that the terms are aligned to. It is at least that of
 // an FP32 subnormal, which an addend of 0 has, too.
 func (s *Sum) largest(a, b []float32, minA, minB float32, scale float64, c float32) float64 {

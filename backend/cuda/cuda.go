@@ -151,9 +151,9 @@ func spec(device string) (backend.Spec, error) {
 	}
 	return backend.Spec{
 		Backend: "cuda", Device: "Ada, Hopper or later", E4M3: fp8.E4M3,
-		Pairs: [][2]fp8.DType{
+		Pairs: fp8.PerTensor([][2]fp8.DType{
 			{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3},
-		},
+		}...),
 		Stochastic: true,
 		HeadTokens: headTokens,
 		// The SXM boards; smaller ones exist. CUDA reports less memory than the data

@@ -16,8 +16,9 @@ func TestSpec(t *testing.T) {
 		s, err := spec(device)
 		require.NoError(t, err)
 		require.Equal(t, fp8.E4M3, s.E4M3)
-		require.Contains(t, s.Pairs, [2]fp8.DType{fp8.E5M2, fp8.E4M3})
-		require.NotContains(t, s.Pairs, [2]fp8.DType{fp8.E5M2, fp8.E5M2})
+		e4m3, e5m2 := fp8.Encoding{DType: fp8.E4M3, Scale: fp8.F32}, fp8.Encoding{DType: fp8.E5M2, Scale: fp8.F32}
+		require.True(t, s.Multiplies(e5m2, e4m3))
+		require.False(t, s.Multiplies(e5m2, e5m2))
 	}
 	for _, device := range []string{"h100", "-1", "0,1", "65536", "0,attention=", "attention=wgmma"} {
 		_, err := spec(device)

@@ -113,19 +113,14 @@ func (l *lowering) survey(p *backend.Program) error {
 // 16 (its log: "Unsupported M dimension for FP8 matrix multiplication. M must be
 // divisible by 16").
 func (l *lowering) checkGEMM(n *backend.Node, o *backend.MatMul) error {
-	for _, x := range gemmOperands(o) {
-		if x.t.Block != backend.PerTensor || x.t.Scale != nil && x.t.Scale.DType != fp8.F32 {
-			return unsupported(n, "%s is %s with block scales (%s), a GEMM has one FP32 scale per operand", x.name, x.t, x.t.Block)
-		}
-	}
 	if !o.A.DType.IsQuantized() {
 		if o.A.Scale != nil || o.B.Scale != nil {
 			return unsupported(n, "A is %s, B is %s: only FP8 operands have scales", o.A, o.B)
 		}
 		return nil
 	}
-	if !slices.Contains(l.spec.Pairs, [2]fp8.DType{o.A.DType, o.B.DType}) {
-		return unsupported(n, "%s × %s, A is %s and B is %s", o.A.DType, o.B.DType, o.A, o.B)
+	if a, b := o.Encodings(); !l.spec.Multiplies(a, b) {
+		return unsupported(n, "%s × %s, A is %s and B is %s", a, b, o.A, o.B)
 	}
 	_, cols, k := o.Dims()
 	const unit, bytes = 16, 16

@@ -27,13 +27,13 @@ func init() {
 const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
-	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, F16: true, BlockScales: true, Stochastic: true, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
+	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, F16: true, Stochastic: true, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
 	if model != "" && model != modelAMX {
 		m, err := arith.Lookup(model)
 		if err != nil {
 			return backend.Spec{}, fmt.Errorf("backend emu: %w; without a model, emu multiplies with FP32 FMA, and emu:%s like the matrix unit of Intel's server processors", err, modelAMX)
 		}
-		s.E4M3, s.Pairs = m.E4M3, m.GEMMPairs
+		s.E4M3, s.Pairs = m.E4M3, m.GEMMs
 		return s, nil
 	}
 	return s, nil

@@ -2,10 +2,10 @@ package emu
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"octet/backend"
+	"octet/backend/arith"
 	"octet/backend/emu/gemm"
 	"octet/backend/emu/memory"
 	"octet/fp8"
@@ -16,8 +16,12 @@ var _ = implementOp(row{blockScaled: []string{"A", "B"}}, (*binder).matMul)
 // matMul binds a MatMul to a gemm. AMX's arithmetic takes only operands with per-tensor
 // scales, and no F32.
 func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
-	if m := b.model; m != nil && o.A.DType.IsQuantized() && !slices.Contains(m.Pairs, [2]fp8.DType{o.A.DType, o.B.DType}) {
-		return nil, b.unsupported("%s × %s, A is %s and B is %s; it multiplies %s", o.A.DType, o.B.DType, o.A, o.B, listed(m.Pairs))
+	var sum *arith.Sum // of the device model
+	if m := b.model; m != nil && o.A.DType.IsQuantized() {
+		x, y := o.Encodings()
+		if sum = m.SumOf(x, y); sum == nil {
+			return nil, b.unsupported("%s × %s, A is %s and B is %s; it multiplies %s", x, y, o.A, o.B, listed(m.Pairs))
+		}
 	}
 	blocked := scaledByBlock(o.A) || scaledByBlock(o.B)
 	multiply := gemm.New
@@ -25,10 +29,10 @@ func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 		multiply = gemm.NewAMX
 	}
 	run := 0 // promotion interval in elements of k; 0: none
-	if m := b.model; m != nil && o.A.DType.IsQuantized() {
-		multiply = gemm.NewFused(m.Sum)
+	if sum != nil {
+		multiply = gemm.NewFused(*sum)
 		if o.Accum == backend.Promoted {
-			run = m.Promote
+			run = b.model.Promote
 		}
 	}
 	left, right := b.matrix(o.A), b.matrix(o.B)

@@ -68,9 +68,9 @@ func (opts deviceOptions) spec(model string) (backend.Spec, error) {
 	if opts.top240 {
 		s.E4M3 = fp8.E4M3IEEE
 	}
-	s.Pairs = [][2]fp8.DType{{s.E4M3, s.E4M3}, {fp8.E5M2, fp8.E5M2}}
+	s.Pairs = fp8.PerTensor([][2]fp8.DType{{s.E4M3, s.E4M3}, {fp8.E5M2, fp8.E5M2}}...)
 	if opts.mixed {
-		s.Pairs = append(s.Pairs, [2]fp8.DType{s.E4M3, fp8.E5M2}, [2]fp8.DType{fp8.E5M2, s.E4M3})
+		s.Pairs = append(s.Pairs, fp8.PerTensor([][2]fp8.DType{{s.E4M3, fp8.E5M2}, {fp8.E5M2, s.E4M3}}...)...)
 	}
 	return s, nil
 }

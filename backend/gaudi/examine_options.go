@@ -19,9 +19,10 @@ import (
 func examineMixedPairs(d *device) backend.Finding {
 	f := backend.Finding{What: "pairs=mixed", OK: true}
 	mixed := [2]fp8.DType{fp8.E5M2, d.spec.E4M3}
-	requested := slices.Contains(d.spec.Pairs, mixed)
+	pairs := fp8.PerTensor(mixed)
+	requested := slices.Contains(d.spec.Pairs, pairs[0])
 	s, p := d.spec, gemmProgram(mixed[0], mixed[1])
-	s.Pairs = append(slices.Clone(s.Pairs), mixed)
+	s.Pairs = append(slices.Clone(s.Pairs), pairs...)
 	schedule, err := newCutter(s, true, p).cut(p)
 	if err == nil {
 		_, err = d.compile([]program{{"a GEMM of mixed formats", schedule.steps[0].unit.graph}})

@@ -380,7 +380,7 @@ func gemmKernel(l *launch, suffix string, params []byte, in, out []*array) error
 	if len(params) != 2 || len(a.sizes) != 2 || len(b.sizes) != 2 || len(out[0].sizes) != 2 {
 		return fmt.Errorf("%v × %v is %v", a.sizes, b.sizes, out[0].sizes)
 	}
-	if a.typ != b.typ && !slices.Contains(l.spec.Pairs, [2]fp8.DType{l.spec.E4M3, fp8.E5M2}) {
+	if a.typ != b.typ && !slices.Contains(l.spec.Pairs, fp8.PerTensor([2]fp8.DType{l.spec.E4M3, fp8.E5M2})[0]) {
 		return fmt.Errorf("%s × %s", a.typ, b.typ)
 	}
 	if suffix != "" && out[0].typ.String() != suffix {

@@ -1,8 +1,6 @@
 package gaudi
 
 import (
-	"slices"
-
 	"octet/backend"
 	"octet/csrc/libsynapse"
 	"octet/fp8"
@@ -19,16 +17,12 @@ var _ = implement((*builder).matMul)
 // needs no operand.
 func (b *builder) matMul(o *backend.MatMul) error {
 	for _, t := range []*backend.Tensor{o.A, o.B} {
-		if t.Block != backend.PerTensor || t.Scale != nil && t.Scale.DType != fp8.F32 {
-			return b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", t, t.Block)
-		}
 		if !t.DType.IsQuantized() && t.Scale != nil {
 			return b.unsupported("%s has a scale: only FP8 operands of a GEMM may have one", t)
 		}
 	}
-	pair := [2]fp8.DType{o.A.DType, o.B.DType}
-	if o.A.DType.IsQuantized() && !slices.Contains(b.spec.Pairs, pair) {
-		return b.unsupported("%s × %s, A is %s and B is %s", pair[0], pair[1], o.A, o.B)
+	if x, y := o.Encodings(); o.A.DType.IsQuantized() && !b.spec.Multiplies(x, y) {
+		return b.unsupported("%s × %s, A is %s and B is %s", x, y, o.A, o.B)
 	}
 	m, n, _ := o.Dims()
 	x, y := b.matrixOf(o.A), b.matrixOf(o.B)

@@ -256,7 +256,7 @@ func TestUnsupportedOps(t *testing.T) {
 		want string
 		op   func(v *backend.Vars) backend.Op
 	}{
-		{"e4m3ieee × e5m2", func(v *backend.Vars) backend.Op {
+		{"e4m3ieee tensor fp32 × e5m2 tensor fp32", func(v *backend.Vars) backend.Op {
 			return &backend.MatMul{A: coded(v, "a", s.E4M3), B: coded(v, "b", fp8.E5M2), Out: v.Tensor(backend.Stash, "out", fp8.F32, 16, 16)}
 		}},
 		{"the format e4m3; the E4M3 of Gaudi 2 is e4m3ieee", func(v *backend.Vars) backend.Op {

@@ -72,7 +72,7 @@ func TestGEMM(t *testing.T) {
 	o := cases[1].program.Nodes()[0].Op.(*backend.MatMul)
 	require.Equal(t, []fp8.DType{fp8.E5M2, fp8.E4M3, fp8.BF16}, []fp8.DType{o.A.DType, o.B.DType, o.Out.DType})
 
-	b.spec.Pairs = [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}}
+	b.spec.Pairs = fp8.PerTensor([2]fp8.DType{fp8.E4M3IEEE, fp8.E4M3IEEE})
 	b.spec.E4M3 = fp8.E4M3IEEE
 	o = b.gemm(Layer{16, 32, 48}, "fp8", "wgrad").program.Nodes()[0].Op.(*backend.MatMul)
 	require.Equal(t, []fp8.DType{fp8.E4M3IEEE, fp8.E4M3IEEE}, []fp8.DType{o.A.DType, o.B.DType})

@@ -82,7 +82,8 @@ func (b *Bench) gemm(l Layer, format, pass string) Case {
 	case "bf16":
 		values, grads, result = fp8.BF16, fp8.BF16, fp8.BF16
 	}
-	if format == "fp8" && !b.spec.Multiplies(grads, values) {
+	perTensor := func(d fp8.DType) fp8.Encoding { return fp8.Encoding{DType: d, Scale: fp8.F32} }
+	if format == "fp8" && !b.spec.Multiplies(perTensor(grads), perTensor(values)) {
 		grads = values // the device multiplies only equal formats
 	}
 	var prepare *backend.Program

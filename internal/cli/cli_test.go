@@ -262,11 +262,13 @@ func TestRecipes(t *testing.T) {
 	}
 	for _, name := range []string{"cuda", "gaudi"} {
 		table, _ := succeed(t, "recipes", "mxfp8", "--backend", name)
-		require.Contains(t, table, "\nnote: "+name+" does not compute this recipe: it supports only per-tensor scales\n")
+		require.Contains(t, table, "\nnote: "+name+" does not compute this recipe: recipe mxfp8: layers.0.self_attn.q_proj:")
 		status, _, stderr := octet("plan", "--recipe", "mxfp8", "--backend", name)
 		require.Equal(t, exitInput, status)
-		require.Equal(t, "octet: unsupported by backend "+name+": recipe mxfp8: fprop of layers.0.self_attn.q_proj reads input with scales of granularity 1x32, "+
-			"but this device supports per-tensor scales only; use fp8-current, fp8-delayed or fp8-smooth, or use --backend emu\n", stderr)
+		e4m3 := map[string]string{"cuda": "e4m3", "gaudi": "e4m3ieee"}[name]
+		require.Equal(t, fmt.Sprintf("octet: unsupported by backend %s: recipe mxfp8: layers.0.self_attn.q_proj: fprop multiplies input in %s 1x32 e8m0 by weight in %[2]s 1x32 e8m0, "+
+			"which the device's GEMM library does not support; to change the granularity and scale of input and weight, add this row before all others in [[precision.rows]]: "+
+			`scope = "layers.*", granularity = "tensor", scale = "pow2"`+"\n", name, e4m3), stderr)
 	}
 	status, out, stderr := octet("recipes", "fp8_smooth")
 	require.Equal(t, exitInput, status)

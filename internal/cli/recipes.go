@@ -67,10 +67,7 @@ func (c recipesCmd) Run(t *terminal) error {
 		}
 		r, notes, err := r.For(spec.E4M3, spec.Pairs, layers)
 		if err != nil {
-			return badInput(err)
-		}
-		if !spec.BlockScales && r.CheckPerTensor(layers) != nil {
-			notes = append(notes, spec.Backend+" does not compute this recipe: it supports only per-tensor scales")
+			notes = append(notes, fmt.Sprintf("%s does not compute this recipe: %v", spec.Backend, err))
 		}
 		if depth > 0 {
 			notes = append(notes, fmt.Sprintf("the table shows a model of %d layers, since rows name layers by number", depth))

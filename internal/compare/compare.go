@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -143,19 +142,15 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 	return g.Wait()
 }
 
-// common returns a Spec whose programs run on both devices: with the FP8 pairs, block
-// scales and FP16 ops that both support, and an E4M3 that both multiply.
+// common returns a Spec whose programs run on both devices: with the pairs of operands and
+// the FP16 ops that both support, and an E4M3 that both multiply.
 func common(a, b backend.Spec) backend.Spec {
 	s := b
-	if s.Pairs == nil {
-		s.Pairs = a.Pairs
-	}
-	s.Pairs = slices.DeleteFunc(slices.Clone(s.Pairs), func(p [2]fp8.DType) bool { return !a.Multiplies(p[0], p[1]) })
-	if !s.Multiplies(s.E4M3, s.E4M3) {
+	s.Pairs = fp8.CommonPairs(a.Pairs, b.Pairs)
+	if e4m3 := (fp8.Encoding{DType: s.E4M3, Scale: fp8.F32}); !s.Multiplies(e4m3, e4m3) {
 		s.E4M3 = a.E4M3
 	}
 	s.F16 = a.F16 && b.F16
-	s.BlockScales = a.BlockScales && b.BlockScales
 	return s
 }
 

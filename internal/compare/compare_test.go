@@ -179,9 +179,11 @@ func TestCommon(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, emu, common(emu, emu))
 	coarse := emu
-	coarse.BlockScales = false
-	require.False(t, common(emu, coarse).BlockScales)
-	require.False(t, common(coarse, emu).BlockScales)
+	coarse.Pairs = fp8.PerTensor([2]fp8.DType{fp8.E4M3, fp8.E4M3}, [2]fp8.DType{fp8.E4M3IEEE, fp8.E4M3IEEE})
+	require.Equal(t, coarse.Pairs, common(emu, coarse).Pairs)
+	require.Equal(t, coarse.Pairs, common(coarse, emu).Pairs)
+	require.Equal(t, coarse.Pairs[1:], common(coarse, gaudi).Pairs)
+	require.Equal(t, fp8.E4M3IEEE, common(gaudi, coarse).E4M3)
 	for _, s := range []backend.Spec{common(emu, gaudi), common(gaudi, emu)} {
 		require.Equal(t, gaudi.E4M3, s.E4M3)
 		require.ElementsMatch(t, gaudi.Pairs, s.Pairs)

@@ -24,7 +24,8 @@ import (
 //
 // Block scales inside the sums (arith.Sum.MX) multiply that maximum and the terms' scale,
 // once per group. Where they are so large or small that a term or sum may overflow or
-// underflow in FP32, the plain definition computes the tile.
+// underflow in FP32, the plain definition computes the tile. It also computes sums whose
+// terms are exact sums (arith.Sum.Exact).
 
 // fused computes a gemm's tiles in the arithmetic of a device model.
 type fused struct {
@@ -89,6 +90,8 @@ type fuseTile struct {
 
 	sum        *arith.Sum
 	minA, minB float32
+	run        int     // products that share the scales of a row and of a column
+	minScale   float32 // arith.Sum.MinPower of the scales
 }
 
 // NewFused is New in the arithmetic of a device model. The operands are FP8.
@@ -105,6 +108,9 @@ func newFusedGemmWith(fuse *fuseKernel, base *Kernel, sum arith.Sum, p *pool.Poo
 	g, err := NewWith(&kernel, p, a, transA, b, transB, out)
 	if err != nil {
 		return nil, err
+	}
+	if sum.Exact > 0 {
+		fuse = &goFuse
 	}
 	f := &fused{
 		sum: sum, kernel: fuse, base: base, workers: make([]fusedWorker, p.Size()),
@@ -181,12 +187,33 @@ func (f *fused) begin(worker int) {
 	w.special, w.extreme = false, false
 }
 
+// scaleInside reports whether the device's sums multiply block scales, one for alongA and
+// alongB elements of k, into their terms.
+func (f *fused) scaleInside(a, b memory.BlockScales, alongA, alongB int) bool {
+	inside := f.sum.Exact > 0 ||
+		f.sum.MX && a.DType == fp8.E8M0 && b.DType == fp8.E8M0 && alongA == f.sum.Group && alongB == f.sum.Group
+	for i := range f.workers {
+		f.workers[i].tile.minScale = f.sum.MinPower(a.DType)
+	}
+	return inside
+}
+
+// isZero reports whether element i of x is 0 or -0.
+func isZero(x memory.Matrix, i int) bool {
+	code := x.U8[i*x.DType.Format().Store/8]
+	if x.DType.Size() == 0 {
+		code = code >> (i % 2 * 4) & 0xf
+	}
+	return x.DType.Float32(uint32(code)) == 0
+}
+
 // setScales sets the scales of the next multiply: of the tile at row i and column j of the
-// output and of runs [first, first+runs), which are groups.
+// output and of runs [first, first+runs). Without Exact, runs are groups.
 func (f *fused) setScales(worker int, s *runScales, i, rows, j, cols, first, runs int) {
 	w := &f.workers[worker]
-	w.extreme = w.extreme || f.beyond(s, i, rows, j, cols, first, runs)
+	w.extreme = w.extreme || f.sum.Exact == 0 && f.beyond(s, i, rows, j, cols, first, runs)
 	t := &w.tile
+	t.run = s.run
 	t.scaleA, t.nextA = &s.sa[first*s.ma+i], 4*s.ma
 	t.scaleB, t.nextB = &s.sb[first*s.nb+j], 4*s.nb
 }
@@ -284,7 +311,10 @@ func (f *fused) replaceSpecials(w *fusedWorker, depth, rows int, a []float32, st
 	}
 }
 
-const goFuseWidth = 4
+const (
+	goFuseWidth = 4
+	maxGroup    = 64 // arith.Sum.Group
+)
 
 var goFuse = fuseKernel{width: goFuseWidth, add: fuseGo, powers: powersGo}
 
@@ -294,7 +324,7 @@ func at(x *float32, bytes int) *float32 {
 }
 
 func fuseGo(t *fuseTile) {
-	var a, b [32]float32
+	var a, b, scaleA, scaleB [maxGroup]float32
 	for i := range 4 {
 		for j := range goFuseWidth {
 			c := at(t.c, i*t.stepB+4*j)
@@ -303,6 +333,14 @@ func fuseGo(t *fuseTile) {
 				for r := range n {
 					a[r] = *at(t.a, i*t.step+(l+r)*t.stepK)
 					b[r] = *at(t.b, (l+r)*t.stepB+4*j)
+				}
+				if exact := t.sum.Exact; exact > 0 {
+					for r := 0; r < n; r += exact {
+						run := (l + r) / t.run
+						scaleA[r/exact], scaleB[r/exact] = *at(t.scaleA, run*t.nextA+4*i), *at(t.scaleB, run*t.nextB+4*j)
+					}
+					*c = t.sum.FuseExact(a[:n], b[:n], scaleA[:], scaleB[:], t.minScale, *c)
+					continue
 				}
 				scale := 1.0
 				if t.scaleA != nil {

@@ -26,14 +26,13 @@ type runScales struct {
 func (g *GEMM) ScaleBlocks(a, b memory.BlockScales, promote int) error {
 	alongA, alongB := alongK(a, g.transA), alongK(b, !g.transB)
 	run := commonDivisor(commonDivisor(promote, alongA), alongB)
-	inside := g.fused != nil && g.fused.sum.MX && a.DType.IsForScales() && b.DType.IsForScales() &&
-		alongA == g.fused.sum.Group && alongB == g.fused.sum.Group
+	inside := g.fused != nil && g.fused.scaleInside(a, b, alongA, alongB)
 	if run == 0 || run > g.K {
 		run = g.K
 	}
 	unit := DepthUnit
 	if run < g.K {
-		for unit%run != 0 {
+		for unit%run != 0 || inside && unit%g.fused.sum.Group != 0 {
 			unit += DepthUnit
 		}
 	}
@@ -54,7 +53,7 @@ func (g *GEMM) ScaleBlocks(a, b memory.BlockScales, promote int) error {
 	s.expand = func(_, r int) {
 		g.expandScales(s.sa[r*s.ma:][:g.M], &s.a, r*run, g.transA)
 		g.expandScales(s.sb[r*s.nb:][:g.N], &s.b, r*run, !g.transB)
-		if inside {
+		if inside && g.fused.sum.Exact == 0 {
 			width := min(run, g.K-r*run)
 			neutralZeros(s.sa[r*s.ma:][:g.M], g.a, r*run, width, g.transA)
 			neutralZeros(s.sb[r*s.nb:][:g.N], g.b, r*run, width, !g.transB)
@@ -102,7 +101,7 @@ func neutralZeros(scales []float32, x memory.Matrix, l, width int, trans bool) {
 	for i, f := range scales {
 		zeros := f == 0x1p-127
 		for r := 0; zeros && r < width; r++ {
-			zeros = x.U8[i*next+(l+r)*step]&0x7f == 0
+			zeros = isZero(x, i*next+(l+r)*step)
 		}
 		if zeros {
 			scales[i] = 1
