@@ -237,6 +237,19 @@ func (d DType) Smallest() float32 {
 	return r.value(1)
 }
 
+// ScaledIsBF16 reports whether a value of d, a floating-point format of up to eight bits,
+// times a scale of the format s is a BF16 value, unless it leaves BF16's range: whether their
+// significands have at most eight bits together. With E8M0 they do in every such d, with
+// E4M3 in formats of up to three bits of mantissa.
+func (d DType) ScaledIsBF16(s DType) bool {
+	f, by := d.row(), s.row()
+	bits := f.Mantissa + 1
+	if by.Kind == Float {
+		bits += by.Mantissa + 1
+	}
+	return d.IsQuantized() && f.Kind == Float && by.Bits <= 8 && bits <= 8
+}
+
 // HasNaN reports whether a code of d stands for NaN.
 func (d DType) HasNaN() bool {
 	r := d.row()

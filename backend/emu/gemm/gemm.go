@@ -61,11 +61,12 @@ type GEMM struct {
 
 	pool   *pool.Pool
 	kernel *Kernel
-	pairs  *PairKernel // not nil if words of blocks are pairs of BF16, see pairs.go
-	choice *pairChoice // not nil if each run chooses between pairs and FP32
-	plan   blocking    // its k counts words
-	scales *runScales  // nil without block scales and promotion
-	fused  *fused      // not nil in the arithmetic of a device model
+	pairs  *PairKernel    // not nil if words of blocks are pairs of BF16, see pairs.go
+	choice *pairChoice    // not nil if each run chooses between pairs and FP32
+	plan   blocking       // its k counts words
+	scales *runScales     // nil without runs of k: see scale.go
+	scaled *elementScales // nil without scales that multiply elements: see scaled.go
+	fused  *fused         // not nil in the arithmetic of a device model
 	task   func(worker, task int)
 
 	workers []workerState
@@ -75,9 +76,11 @@ type GEMM struct {
 // cache lines of its own.
 type workerState struct {
 	out      tileOut
-	packed   int       // 1 + the first column of the block of B in its scratch; 0: none
-	smallest [2]uint16 // of A and of B, see PairKernel.smallest
-	codes    []uint8   // for two rows of an operand of four bits
+	packed   int        // 1 + the first column of the block of B in its scratch; 0: none
+	smallest [2]uint16  // of A and of B, see PairKernel.smallest
+	codes    []uint8    // for two rows of an operand of four bits
+	scales   []float32  // of a row of decoded elements, see scaleDown
+	a, b     magnitudes // of the decoded blocks, if the kernel has multiplyFMA
 	_        [128]byte
 }
 
@@ -224,6 +227,9 @@ func (g *GEMM) runTask(worker, task int) {
 		last := l0+depth == end
 		if p.blocked || state.packed != 1+j0 {
 			g.packB(worker, b, tmp, l0, j0, depth, cols)
+			if g.scaled != nil {
+				g.scalePanels(worker, b, l0, j0, depth, cols)
+			}
 			state.packed = 1 + j0
 			if g.fused != nil {
 				g.fused.powersB(worker, b, depth, p.panel, cols)
@@ -273,6 +279,8 @@ func (g *GEMM) multiply(worker, depth, rows int, a []float32, step, stepK int, b
 		g.fused.multiply(worker, depth, rows, a, step, stepK, b, c, load)
 	case g.pairs != nil:
 		g.pairs.Multiply(depth, rows, a, step, stepK, b, c, load)
+	case g.scaled != nil && g.kernel.multiplyFMA != nil && g.workers[worker].a.leaveRange(g.workers[worker].b):
+		g.kernel.multiplyFMA(depth, rows, a, step, stepK, b, c, load)
 	default:
 		g.kernel.Multiply(depth, rows, a, step, stepK, b, c, load)
 	}
@@ -346,9 +354,16 @@ func (g *GEMM) decodeA(worker int, dst []float32, i, l, rows, depth int) (step, 
 	l, depth = g.elements(l, depth)
 	if g.transA {
 		g.decode(worker, dst, ld, g.kernel.NR, g.a.Sub(l, i), depth, rows, false)
+		if g.scaled != nil {
+			g.workers[worker].a = magnitudes{}
+			g.scaleDown(worker, &g.workers[worker].a, dst, ld, &g.scaled.a, true, i, l, rows, depth)
+		}
 		return 1, ld
 	}
 	g.decode(worker, dst, ld, g.kernel.NR, g.a.Sub(i, l), rows, depth, true)
+	if g.scaled != nil {
+		g.scaleAlong(worker, dst, ld, &g.scaled.a, i, l, rows, depth)
+	}
 	return ld, 1
 }
 
