@@ -74,7 +74,7 @@ type Spec struct {
 	Arithmetic string
 	E4M3       fp8.DType // the variant of E4M3 that programs for this device use
 	// Pairs lists the pairs of formats of up to eight bits that one GEMM multiplies; nil
-	// means any two floating-point formats (fp8.Multiplies). On NVIDIA devices
+	// means any two floating-point or any two integer formats (fp8.Multiplies). On NVIDIA devices
 	// and their models these are cuBLASLt's; tensor cores also multiply E5M2 by E5M2.
 	Pairs [][2]fp8.DType
 	// BlockScales says that GEMMs take operands with per-block or per-row scales.

@@ -16,6 +16,10 @@ const (
 
 func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
 
+// MaxIntegerK is the largest K of a MatMul of integer formats: the sum of as many products of
+// INT8, at most 127², fits I32.
+const MaxIntegerK = (1<<31 - 1) / (127 * 127)
+
 // MatMul is Out = op(A)·op(B), where op is the optional transpose, op(A) is m×k and
 // op(B) is k×n. With acc the sum over k, accumulated in FP32 as Accum says,
 //
@@ -26,6 +30,11 @@ func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
 //	Out = round(v · OutScale)
 //
 // The order is that of cuBLASLt's epilogue: amax before the output scale.
+//
+// # Integers
+//
+// The sum of products of integer formats, such as INT8, is exact, in I32, and is converted to
+// FP32, rounded to nearest even, before the scales multiply it. K is at most MaxIntegerK.
 //
 // # Block scales
 //
@@ -104,6 +113,8 @@ func (o *MatMul) check() error {
 	}
 	c.that(o.A.DType.IsQuantized() == o.B.DType.IsQuantized(), "A is %s and B is %s: both must have up to eight bits or neither", o.A, o.B)
 	c.that(o.A.DType.IsQuantized() || o.A.DType == o.B.DType, "A is %s and B is %s: the formats must be equal", o.A, o.B)
+	c.that(o.A.DType.IsInteger() == o.B.DType.IsInteger(), "A is %s and B is %s: an integer format multiplies only integer formats", o.A, o.B)
+	c.that(!o.A.DType.IsInteger() || k <= MaxIntegerK, "K is %d, A is %s and B is %s: sums of products of integers fit I32 up to K = %d", k, o.A, o.B, MaxIntegerK)
 	c.that(o.Accum <= Fast, "unknown accumulation %d", uint8(o.Accum))
 	c.blocks(o)
 	c.epilogue(o.Epilogue(nil), m, n)

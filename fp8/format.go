@@ -257,11 +257,15 @@ func (d DType) HasNaN() bool {
 }
 
 // Multiplies reports whether a device whose GEMMs multiply pairs of formats of up to eight
-// bits multiplies a by b. A nil list has all pairs of floating-point formats.
+// bits multiplies a by b. A nil list has all pairs of floating-point formats, and all pairs of
+// integer formats.
 func Multiplies(pairs [][2]DType, a, b DType) bool {
-	float := func(d DType) bool { return d.IsQuantized() && d.row().Kind == Float }
-	return pairs == nil && float(a) && float(b) || slices.Contains(pairs, [2]DType{a, b})
+	alike := a.IsQuantized() && b.IsQuantized() && a.row().Kind == b.row().Kind
+	return pairs == nil && alike || slices.Contains(pairs, [2]DType{a, b})
 }
+
+// IsInteger reports whether d is a quantized integer format, whose products sum exactly.
+func (d DType) IsInteger() bool { return d.row().Kind == Integer }
 
 // IsFloat reports whether the elements are real numbers, to which casts apply: any valid
 // DType but I32.

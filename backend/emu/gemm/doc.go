@@ -42,6 +42,7 @@
 //	gemm.go     epilogue, the loop over blocks: read this first
 //	plan.go     sizes of blocks
 //	kernel.go   what an instruction set provides; kernels_*.go and *.s do
+//	integers.go exact sums of INT8 and INT4
 //	pairs.go    products of pairs of BF16
 //	scale.go    block scales that multiply sums, and promotion
 //	scaled.go   block scales that multiply elements

@@ -127,7 +127,7 @@ func (g *GEMM) multiplyRuns(worker, depth, rows int, a []float32, step, stepK in
 		return
 	}
 	if s.run == g.K {
-		g.multiply(worker, depth, rows, a, step, stepK, panel, tile, l > 0)
+		g.sum(worker, depth, rows, a, step, stepK, panel, tile, part, l)
 		if l+depth == g.K {
 			kern.addRun(tile, tile, rows, s.sa[i:], s.sb[j:], true)
 		}

@@ -34,10 +34,10 @@ func randomBlocks(r *rand.Rand, m memory.Matrix, block backend.ScaleBlock, d fp8
 }
 
 // scaledChain computes an element as backend.MatMul defines it.
-func scaledChain(a, b []float32, run int, sa, sb func(l int) float32) (v float32) {
+func scaledChain(dot func(a, b []float32) float32, a, b []float32, run int, sa, sb func(l int) float32) (v float32) {
 	for l := 0; l < len(a); l += run {
 		end := min(l+run, len(a))
-		part := chain(a[l:end], b[l:end])
+		part := dot(a[l:end], b[l:end])
 		x := float32(part * float32(sa(l)*sb(l)))
 		if l == 0 {
 			v = x
@@ -62,6 +62,7 @@ func TestGemmBlockScaleBits(t *testing.T) {
 	parametric, err := fp8.ParseDType("e2m4")
 	require.NoError(t, err)
 	smallElements := []fp8.DType{fp8.E2M1, fp8.E2M3, fp8.E3M2, fp8.E4M3, fp8.E5M2}
+	integers := []fp8.DType{fp8.INT8, fp8.INT4}
 	along := func(n int) backend.ScaleBlock { return backend.ScaleBlock{Rows: 1, Cols: n} }
 	down := func(n int) backend.ScaleBlock { return backend.ScaleBlock{Rows: n, Cols: 1} }
 	blocks := []blockCase{
@@ -78,6 +79,9 @@ func TestGemmBlockScaleBits(t *testing.T) {
 		{along(32), down(32), 32, fp8.E4M3, []fp8.DType{parametric}}, // nine bits: joined
 		{backend.PerColumn, backend.PerRow, 1, fp8.E8M0, smallElements},
 		{backend.PerTensor, backend.PerTensor, 0, fp8.E8M0, smallElements},
+		{backend.PerRow, backend.PerTensor, 0, fp8.F32, integers},
+		{along(32), down(32), 32, fp8.E8M0, integers},
+		{along(16), down(128), 16, fp8.E4M3, integers},
 		{along(5000), down(7), 7, fp8.E5M2, smallElements},
 	}
 	r := rand.New(rand.NewPCG(21, 22))
@@ -117,6 +121,10 @@ func checkBlocks(t *testing.T, c gemmCase, block blockCase, r *rand.Rand) {
 	if run == 0 {
 		run = c.k
 	}
+	dot := chain
+	if c.a.IsInteger() {
+		dot = integerDot
+	}
 	want := make([]float32, c.m*c.n)
 	for i := range want {
 		i, j := i/c.n, i%c.n
@@ -124,7 +132,7 @@ func checkBlocks(t *testing.T, c gemmCase, block blockCase, r *rand.Rand) {
 			want[i*c.n+j] = chain(rows[i], cols[j])
 			continue
 		}
-		want[i*c.n+j] = scaledChain(rows[i], cols[j], run,
+		want[i*c.n+j] = scaledChain(dot, rows[i], cols[j], run,
 			func(l int) float32 { return scaleOf(&scaleA, i, l, c.transA) },
 			func(l int) float32 { return scaleOf(&scaleB, j, l, !c.transB) })
 	}
