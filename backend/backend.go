@@ -74,8 +74,9 @@ type Spec struct {
 	Arithmetic string
 	E4M3       fp8.DType // the variant of E4M3 that programs for this device use
 	// Pairs lists the operands of up to eight bits that GEMMs multiply, A and B, with their
-	// scales; nil means any two floating-point formats with any scales (fp8.Multiplies). On
-	// NVIDIA devices these are cuBLASLt's pairs; tensor cores also multiply E5M2 by E5M2.
+	// scales; nil means any two floating-point or any two integer formats with any scales
+	// (fp8.Multiplies). On NVIDIA devices these are cuBLASLt's pairs; tensor cores also
+	// multiply E5M2 by E5M2.
 	Pairs [][2]fp8.Encoding
 	// F16 says that ops compute on F16 without a scale, whose casts overflow to infinity.
 	// Devices without it take F16 as the X of Quantize, Amax and CastHealth alone.

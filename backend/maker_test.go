@@ -23,8 +23,11 @@ func (m *maker) f(shape ...int) *backend.Tensor { return m.tensor(fp8.F32, shape
 func (m *maker) b(shape ...int) *backend.Tensor { return m.tensor(fp8.BF16, shape...) }
 func (m *maker) h(shape ...int) *backend.Tensor { return m.tensor(fp8.F16, shape...) }
 func (m *maker) i(shape ...int) *backend.Tensor { return m.tensor(fp8.I32, shape...) }
-func (m *maker) q(shape ...int) *backend.Tensor {
-	t := m.tensor(fp8.E4M3, shape...)
+func (m *maker) q(shape ...int) *backend.Tensor { return m.of(fp8.E4M3, shape...) }
+
+// of declares a tensor in a quantized format.
+func (m *maker) of(d fp8.DType, shape ...int) *backend.Tensor {
+	t := m.tensor(d, shape...)
 	t.Scale = m.f(1)
 	return t
 }

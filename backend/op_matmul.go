@@ -14,6 +14,10 @@ const (
 
 func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
 
+// MaxIntegerK is the largest K of a MatMul of integer formats: the sum of as many products of
+// INT8, at most 127², fits I32.
+const MaxIntegerK = (1<<31 - 1) / (127 * 127)
+
 // MatMul is Out = op(A)·op(B), where op is the optional transpose, op(A) is m×k and
 // op(B) is k×n. With acc the sum over k, accumulated in FP32 as Accum says,
 //
@@ -25,14 +29,32 @@ func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
 //
 // The order is that of cuBLASLt's epilogue: amax before the output scale.
 //
+// # Integers
+//
+// The sum of products of integer formats, such as INT8, is exact, in I32, and is converted to
+// FP32, rounded to nearest even, before the scales multiply it. K is at most MaxIntegerK.
+//
 // # Block scales
 //
 // A and B may have block scales (Tensor.Block). An operand's scale tensor
 // is row-major, without gaps, of the shape that ScaleShape gives for the operand as
 // stored, transposed or not: a B stored transposed as [n, k] with Block1x128 has scales
 // [n, ⌈k/128⌉]. sA, the scale of row i of op(A), and sB, that of column j of op(B), may
-// change along k; the smaller of the two blocks must divide the larger. k is divided
-// into runs in which both are constant (the last run may be shorter), and
+// change along k; the smaller of the two blocks must divide the larger. The scale of an
+// operand without one is 1. Tensor.Outer multiplies v, as a per-tensor scale does.
+//
+// Scales of up to eight bits, such as E8M0 and E4M3, multiply elements before these are
+// multiplied with each other, if both operands have such scales and fp8.DType.ScaledIsBF16
+// holds for both: any format of at most seven bits of mantissa with E8M0, up to E4M3 with E4M3.
+// The sum over k is then one, as with per-tensor scales:
+//
+//	v = +0; v = v + (A[i,l]·sA)·(B[l,j]·sB)   for l = 0, 1, … k-1
+//
+// Scaled elements and products are exact, so only the additions round. Beyond FP32's range,
+// scaled elements round to it, and products do not (an FMA adds them).
+//
+// Other scales multiply sums. k is divided into runs in which both scales are constant (the
+// last run may be shorter), and
 //
 //	part = +0; part = part + A[i,l]·B[l,j]   for l in the run, over the codes
 //	v = part·(sA·sB)                         for the first run
@@ -41,14 +63,13 @@ func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
 // in ascending order. The sums over codes accumulate as Accum says. Every other
 // operation is FP32, rounded to nearest even: the product of the scales, its product
 // with part, the addition. This is DeepSeek-V3's promotion every 128 elements (arXiv
-// 2412.19437, 3.3.2) with the scales multiplied first, as in DeepGEMM. E8M0 scales are
-// powers of two, so only the sums of MXFP8 (OCP Microscaling 1.0) round. Scales that do
-// not change along k, per token and per output channel, make one run. The scale of an
-// operand without one is 1.
+// 2412.19437, 3.3.2) with the scales multiplied first, as in DeepGEMM. Scales that do
+// not change along k, per token and per output channel, make one run.
 //
 // A device model's matrix unit may apply E8M0 scales of blocks of 32 itself if both
 // operands have them. emu:b200 multiplies them into the products of its sums, exactly
-// and before alignment (backend/arith, Sum.MX), so k is one run.
+// and before alignment (backend/arith, Sum.MX), so k is one run. The other sums of device
+// models have runs.
 type MatMul struct {
 	A        *Tensor `op:"in"`
 	B        *Tensor `op:"in"`
@@ -90,6 +111,8 @@ func (o *MatMul) check() error {
 	}
 	c.that(o.A.DType.IsQuantized() == o.B.DType.IsQuantized(), "A is %s and B is %s: both must have up to eight bits or neither", o.A, o.B)
 	c.that(o.A.DType.IsQuantized() || o.A.DType == o.B.DType, "A is %s and B is %s: the formats must be equal", o.A, o.B)
+	c.that(o.A.DType.IsInteger() == o.B.DType.IsInteger(), "A is %s and B is %s: an integer format multiplies only integer formats", o.A, o.B)
+	c.that(!o.A.DType.IsInteger() || k <= MaxIntegerK, "K is %d, A is %s and B is %s: sums of products of integers fit I32 up to K = %d", k, o.A, o.B, MaxIntegerK)
 	c.that(o.Accum <= Fast, "unknown accumulation %d", uint8(o.Accum))
 	c.blocks(o)
 	c.epilogue(o.Epilogue(nil), m, n)

@@ -31,6 +31,12 @@ func TestShapeErrors(t *testing.T) {
 		{"A is t1:fp32[2, 3] and B is t2:bf16[3, 5]: the formats must be equal", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.f(2, 3), B: m.b(3, 5), Out: m.f(2, 5)}
 		}},
+		{"A is t1:int8[2, 3] and B is t3:e4m3[3, 5]: an integer format multiplies only integer formats", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.of(fp8.INT8, 2, 3), B: m.q(3, 5), Out: m.f(2, 5)}
+		}},
+		{"K is 133145, A is t1:int8[2, 133145] and B is t3:int8[133145, 5]: sums of products of integers fit I32 up to K = 133144", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.of(fp8.INT8, 2, 133145), B: m.of(fp8.INT8, 133145, 5), Out: m.f(2, 5)}
+		}},
 		{"A is t1:e8m0[2, 3], expected fp32, bf16, fp16 or a format of up to eight bits", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.tensor(fp8.E8M0, 2, 3), B: m.h(3, 5), Out: m.f(2, 5)}
 		}},

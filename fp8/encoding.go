@@ -52,11 +52,10 @@ func (e Encoding) takes(x Encoding) bool {
 
 // Multiplies reports whether a device whose GEMMs multiply these pairs of operands of up to
 // eight bits multiplies a by b. A pair without scale formats has any scales. A nil list has
-// all pairs of floating-point formats, with any scales.
+// all pairs of floating-point formats and all pairs of integer formats, with any scales.
 func Multiplies(pairs [][2]Encoding, a, b Encoding) bool {
-	float := func(d DType) bool { return d.IsQuantized() && d.row().Kind == Float }
 	if pairs == nil {
-		return float(a.DType) && float(b.DType)
+		return a.DType.IsQuantized() && b.DType.IsQuantized() && a.DType.IsInteger() == b.DType.IsInteger()
 	}
 	return slices.ContainsFunc(pairs, func(p [2]Encoding) bool { return p[0].takes(a) && p[1].takes(b) })
 }

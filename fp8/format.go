@@ -258,11 +258,27 @@ func (d DType) Smallest() float32 {
 	return r.value(1)
 }
 
+// ScaledIsBF16 reports whether a value of d, a floating-point format of up to eight bits,
+// times a scale of the format s is a BF16 value, unless it leaves BF16's range: whether their
+// significands have at most eight bits together. With E8M0 they do in every such d, with
+// E4M3 in formats of up to three bits of mantissa.
+func (d DType) ScaledIsBF16(s DType) bool {
+	f, by := d.row(), s.row()
+	bits := f.Mantissa + 1
+	if by.Kind == Float {
+		bits += by.Mantissa + 1
+	}
+	return d.IsQuantized() && f.Kind == Float && by.Bits <= 8 && bits <= 8
+}
+
 // HasNaN reports whether a code of d stands for NaN.
 func (d DType) HasNaN() bool {
 	r := d.row()
 	return r.Kind == Power || r.Kind == Float && r.Special != Fin
 }
+
+// IsInteger reports whether d is a quantized integer format, whose products sum exactly.
+func (d DType) IsInteger() bool { return d.row().Kind == Integer }
 
 // IsFloat reports whether the elements are real numbers, to which casts apply: any valid
 // DType but I32.

@@ -203,3 +203,29 @@ func TestGrammar(t *testing.T) {
 	}
 	require.Equal(t, 21*5-6, count)
 }
+
+// Every value times every scale is a BF16 value, if it is in BF16's range, exactly where
+// ScaledIsBF16 says so.
+func TestScaledIsBF16(t *testing.T) {
+	parametric := func(name string) DType {
+		d, err := ParseDType(name)
+		require.NoError(t, err)
+		return d
+	}
+	for _, d := range []DType{E4M3, E5M2, E2M1, E2M3, E3M2, E4M3IEEE, parametric("e3m4"), parametric("e2m4"), parametric("e4m2fnuz")} {
+		for _, s := range []DType{E8M0, E4M3, E5M2, parametric("e3m4")} {
+			exact := true
+			for _, x := range d.Table() {
+				for _, scale := range s.Table() {
+					v := x * scale
+					if v-v == 0 && v*v > 0x1p-120 {
+						exact = exact && math.Float32bits(v)&0xffff == 0
+					}
+				}
+			}
+			require.Equal(t, exact, d.ScaledIsBF16(s), "%s times %s", d, s)
+		}
+	}
+	require.False(t, E4M3.ScaledIsBF16(F32))
+	require.False(t, INT8.ScaledIsBF16(E8M0))
+}

@@ -4,7 +4,7 @@
 //
 // # Arithmetic
 //
-// Each element of A·B is the chain (with block scales, see scale.go)
+// Each element of A·B is the chain (backend.MatMul says how block scales change it)
 //
 //	acc = +0;  acc = fma(a[i,l], b[l,j], acc)  for l = 0, 1, … k-1
 //
@@ -42,8 +42,10 @@
 //	gemm.go     epilogue, the loop over blocks: read this first
 //	plan.go     sizes of blocks
 //	kernel.go   what an instruction set provides; kernels_*.go and *.s do
+//	integers.go exact sums of INT8 and INT4
 //	pairs.go    products of pairs of BF16
-//	scale.go    block scales and promotion
+//	scale.go    block scales that multiply sums, and promotion
+//	scaled.go   block scales that multiply elements
 //	amx.go      the arithmetic of Intel's matrix unit
 //	fuse.go     the arithmetic of device models
 package gemm

@@ -185,7 +185,7 @@ func TestFusedGemmBlockScales(t *testing.T) {
 								block = backend.ScaleBlock{Rows: s.Group, Cols: 1}
 							}
 							x := codesOf(r, d, rows, cols, r.IntN(2) == 0)
-							f := randomBlocks(r, x, block, true)
+							f := randomBlocks(r, x, block, fp8.E8M0)
 							for i := range f.Codes {
 								f.Codes[i] = draw()
 							}
@@ -243,20 +243,20 @@ func TestBlockScalesInside(t *testing.T) {
 	p := pool.New(1)
 	defer p.Close()
 	a, b := codesOf(r, fp8.E4M3, 4, 256, false), codesOf(r, fp8.E4M3, 4, 256, false)
-	with := func(s arith.Sum, blockA, blockB backend.ScaleBlock, e8m0 bool) bool {
+	with := func(s arith.Sum, blockA, blockB backend.ScaleBlock, d fp8.DType) bool {
 		g, err := NewFused(s)(p, a, false, b, true, newMatrix(fp8.F32, 4, 4, 4))
 		require.NoError(t, err)
-		require.NoError(t, g.ScaleBlocks(randomBlocks(r, a, blockA, e8m0), randomBlocks(r, b, blockB, e8m0), 0))
+		require.NoError(t, g.ScaleBlocks(randomBlocks(r, a, blockA, d), randomBlocks(r, b, blockB, d), 0))
 		return g.scales.inside
 	}
 	s := arith.Sum{Group: 32, Bits: 25, Kept: 23, MX: true, MinExpE4M3: -6, MinExpE5M2: -14}
-	require.True(t, with(s, backend.Block1x32, backend.Block1x32, true))
-	require.False(t, with(s, backend.Block1x32, backend.Block128x128, true))
-	require.False(t, with(s, backend.Block1x32, backend.Block1x32, false))
-	require.False(t, with(s, backend.Block1x128, backend.Block1x128, true))
+	require.True(t, with(s, backend.Block1x32, backend.Block1x32, fp8.E8M0))
+	require.False(t, with(s, backend.Block1x32, backend.Block128x128, fp8.E8M0))
+	require.False(t, with(s, backend.Block1x32, backend.Block1x32, fp8.F32))
+	require.False(t, with(s, backend.Block1x128, backend.Block1x128, fp8.E8M0))
 	// The minimum scale, which casts give to blocks of zeros, does not select the slow path.
 	clear(a.U8[2*a.LD+32:][:32])
-	scaleA, scaleB := randomBlocks(r, a, backend.Block1x32, true), randomBlocks(r, b, backend.Block1x32, true)
+	scaleA, scaleB := randomBlocks(r, a, backend.Block1x32, fp8.E8M0), randomBlocks(r, b, backend.Block1x32, fp8.E8M0)
 	scaleA.Codes[2*scaleA.Across+1] = 0
 	for _, extreme := range []bool{false, true} {
 		g, err := NewFused(s)(p, a, false, b, true, newMatrix(fp8.F32, 4, 4, 4))
@@ -267,7 +267,7 @@ func TestBlockScalesInside(t *testing.T) {
 		a.U8[2*a.LD+40] = 1
 	}
 	s.MX = false
-	require.False(t, with(s, backend.Block1x32, backend.Block1x32, true))
+	require.False(t, with(s, backend.Block1x32, backend.Block1x32, fp8.E8M0))
 }
 
 // NaN and infinity reach exactly the elements of the definition, in every kernel. NaNs

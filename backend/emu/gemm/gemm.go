@@ -6,6 +6,7 @@ import (
 	"math"
 	"unsafe"
 
+	"octet/backend"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
@@ -19,10 +20,10 @@ func check(m memory.Matrix, name string) error {
 		have = len(m.F32)
 	case m.DType.IsWide():
 		have = len(m.U16)
-	case Multiplies(m.DType):
+	case m.DType.IsQuantized():
 		have = len(m.U8) * 8 / m.DType.Format().Store
 	default:
-		return fmt.Errorf("gemm: %s is %s; kernels multiply fp32, bf16, fp16 and floating-point formats of up to eight bits", name, m.DType)
+		return fmt.Errorf("gemm: %s is %s; kernels multiply fp32, bf16, fp16 and formats of up to eight bits", name, m.DType)
 	}
 	if m.Rows < 0 || m.Cols < 0 || m.LD < m.Cols {
 		return fmt.Errorf("gemm: %s is %d×%d with a leading dimension of %d", name, m.Rows, m.Cols, m.LD)
@@ -32,12 +33,6 @@ func check(m memory.Matrix, name string) error {
 			name, m.Rows, m.Cols, m.LD, have, m.DType)
 	}
 	return nil
-}
-
-// Multiplies reports whether operands can have the format d: FP32, BF16, F16, or a
-// floating-point format of up to eight bits.
-func Multiplies(d fp8.DType) bool {
-	return d.IsWide() || d.IsQuantized() && d.Format().Kind == fp8.Float
 }
 
 // Epilogue computes the stored value v from an accumulator, in FP32, in this order. The
@@ -59,14 +54,16 @@ type GEMM struct {
 	a, b, out      memory.Matrix
 	transA, transB bool
 
-	pool   *pool.Pool
-	kernel *Kernel
-	pairs  *PairKernel // not nil if words of blocks are pairs of BF16, see pairs.go
-	choice *pairChoice // not nil if each run chooses between pairs and FP32
-	plan   blocking    // its k counts words
-	scales *runScales  // nil without block scales and promotion
-	fused  *fused      // not nil in the arithmetic of a device model
-	task   func(worker, task int)
+	pool     *pool.Pool
+	kernel   *Kernel
+	pairs    *PairKernel    // not nil if words of blocks are pairs of BF16, see pairs.go
+	choice   *pairChoice    // not nil if each run chooses between pairs and FP32
+	plan     blocking       // its k counts words
+	integers bool           // products are integers: see integers.go
+	scales   *runScales     // nil without runs of k: see scale.go
+	scaled   *elementScales // nil without scales that multiply elements: see scaled.go
+	fused    *fused         // not nil in the arithmetic of a device model
+	task     func(worker, task int)
 
 	workers []workerState
 }
@@ -75,14 +72,17 @@ type GEMM struct {
 // cache lines of its own.
 type workerState struct {
 	out      tileOut
-	packed   int       // 1 + the first column of the block of B in its scratch; 0: none
-	smallest [2]uint16 // of A and of B, see PairKernel.smallest
-	codes    []uint8   // for two rows of an operand of four bits
+	packed   int        // 1 + the first column of the block of B in its scratch; 0: none
+	smallest [2]uint16  // of A and of B, see PairKernel.smallest
+	codes    []uint8    // for two rows of an operand of four bits
+	scales   []float32  // of a row of decoded elements, see scaleDown
+	a, b     magnitudes // of the decoded blocks, if the kernel has multiplyFMA
 	_        [128]byte
 }
 
 // New returns out = op(a)·op(b), where op(x) is x or its transpose. It takes any
-// pair of F32, BF16, F16 and FP8. out must not overlap a or b. New grows the pool's scratch, so
+// pair of F32, BF16, F16 and floating-point formats of up to eight bits, and any two integer
+// formats. out must not overlap a or b. New grows the pool's scratch, so
 // that Run allocates nothing.
 func New(p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
 	return NewWith(Kernels()[0], p, a, transA, b, transB, out)
@@ -106,6 +106,12 @@ func NewWith(kernel *Kernel, p *pool.Pool, a memory.Matrix, transA bool, b memor
 		return nil, fmt.Errorf("gemm: shapes do not match: %d×%d times %d×%d, output %d×%d",
 			g.M, g.K, k, n, out.Rows, out.Cols)
 	}
+	if g.integers = a.DType.IsInteger(); g.integers != b.DType.IsInteger() {
+		return nil, fmt.Errorf("gemm: A is %s and B is %s: an integer format multiplies only integer formats", a.DType, b.DType)
+	}
+	if g.integers && g.K > backend.MaxIntegerK {
+		return nil, fmt.Errorf("gemm: K is %d: sums of products of integers fit 32 bits up to K = %d", g.K, backend.MaxIntegerK)
+	}
 	g.task = g.runTask
 	if a.DType.Size() == 0 || b.DType.Size() == 0 {
 		for w := range g.workers {
@@ -123,8 +129,16 @@ func NewWith(kernel *Kernel, p *pool.Pool, a memory.Matrix, transA bool, b memor
 	if kernel.Pairs != nil && !codes && pairable(a.DType) && pairable(b.DType) && g.M*g.N >= kernel.Pairs.reuse*(g.M+g.N) {
 		g.choosePairs(kernel.Pairs)
 	}
-	p.Reserve(g.plan.scratch())
+	g.reserve()
 	return g, nil
+}
+
+// reserve reserves the scratch of g's plan, with room for the sums of one run in a tile.
+func (g *GEMM) reserve() {
+	if g.scales != nil || g.integers {
+		g.plan.lenAcc += g.kernel.tall * g.kernel.NR
+	}
+	g.pool.Reserve(g.plan.scratch())
 }
 
 // streams reports whether a GEMM of FP8 operands uses runStream.
@@ -224,6 +238,9 @@ func (g *GEMM) runTask(worker, task int) {
 		last := l0+depth == end
 		if p.blocked || state.packed != 1+j0 {
 			g.packB(worker, b, tmp, l0, j0, depth, cols)
+			if g.scaled != nil {
+				g.scalePanels(worker, b, l0, j0, depth, cols)
+			}
 			state.packed = 1 + j0
 			if g.fused != nil {
 				g.fused.powersB(worker, b, depth, p.panel, cols)
@@ -246,10 +263,10 @@ func (g *GEMM) runTask(worker, task int) {
 							kern.prefetch(out)
 						}
 					}
-					if g.scales == nil {
-						g.multiply(worker, depth, height, a[r*step:], step, stepK, panel, tile, !first)
+					if part := acc[max(0, p.lenAcc-tall*nr):]; g.scales == nil {
+						g.sum(worker, depth, height, a[r*step:], step, stepK, panel, tile, part, l0)
 					} else {
-						g.multiplyRuns(worker, depth, height, a[r*step:], step, stepK, panel, tile, acc[p.lenAcc-tall*nr:], i0+i+r, j0+j, l0)
+						g.multiplyRuns(worker, depth, height, a[r*step:], step, stepK, panel, tile, part, i0+i+r, j0+j, l0)
 					}
 					if last {
 						if g.fused != nil && g.scales != nil {
@@ -273,6 +290,8 @@ func (g *GEMM) multiply(worker, depth, rows int, a []float32, step, stepK int, b
 		g.fused.multiply(worker, depth, rows, a, step, stepK, b, c, load)
 	case g.pairs != nil:
 		g.pairs.Multiply(depth, rows, a, step, stepK, b, c, load)
+	case g.scaled != nil && g.kernel.multiplyFMA != nil && g.workers[worker].a.leaveRange(g.workers[worker].b):
+		g.kernel.multiplyFMA(depth, rows, a, step, stepK, b, c, load)
 	default:
 		g.kernel.Multiply(depth, rows, a, step, stepK, b, c, load)
 	}
@@ -346,9 +365,16 @@ func (g *GEMM) decodeA(worker int, dst []float32, i, l, rows, depth int) (step, 
 	l, depth = g.elements(l, depth)
 	if g.transA {
 		g.decode(worker, dst, ld, g.kernel.NR, g.a.Sub(l, i), depth, rows, false)
+		if g.scaled != nil {
+			g.workers[worker].a = magnitudes{}
+			g.scaleDown(worker, &g.workers[worker].a, dst, ld, &g.scaled.a, true, i, l, rows, depth)
+		}
 		return 1, ld
 	}
 	g.decode(worker, dst, ld, g.kernel.NR, g.a.Sub(i, l), rows, depth, true)
+	if g.scaled != nil {
+		g.scaleAlong(worker, dst, ld, &g.scaled.a, i, l, rows, depth)
+	}
 	return ld, 1
 }
 

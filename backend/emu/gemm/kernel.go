@@ -23,6 +23,10 @@ type Kernel struct {
 	// of c are valid, but every element of a in these tiles may be read.
 	Multiply func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
 
+	// multiplyFMA is Multiply with unrounded products, for BF16 values whose products can
+	// leave FP32's range. nil if Multiply uses FMA instructions.
+	multiplyFMA func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
+
 	// Decode writes the first rows×cols elements of src as FP32. Row i starts at i·step;
 	// each run of nr columns is contiguous, and runs are chunk apart. It may write a
 	// whole run where src has part of one.
@@ -125,10 +129,11 @@ func (t *tileOut) hasF16() bool { return t.out.DType == fp8.F16 || t.residual.DT
 // the operands.
 var Go = Kernel{
 	Name: "go", MR: 4, NR: 16, tall: 4, TransposeRows: 4, block: 96,
-	Multiply:  multiplyGo,
-	Decode:    decodeGo,
-	Transpose: transposeGo,
-	finish:    finishGo,
+	Multiply:    multiplyGo,
+	multiplyFMA: multiplyFMAGo,
+	Decode:      decodeGo,
+	Transpose:   transposeGo,
+	finish:      finishGo,
 }
 
 func multiplyGo(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
@@ -169,6 +174,24 @@ func dot2x4(k int, a []float32, step, stepK int, b []float32, c0, c1 *[4]float32
 	}
 	*c0 = [4]float32{s00, s01, s02, s03}
 	*c1 = [4]float32{s10, s11, s12, s13}
+}
+
+// multiplyFMAGo adds in float64, where the product of two BF16 values is exact and the sum so
+// precise that it rounds to the same float32 as the exact sum.
+func multiplyFMAGo(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
+	const mr, nr = 4, 16
+	for i := range min(rows, mr) {
+		row := (*[nr]float32)(c[i*nr:])
+		if !load {
+			*row = [nr]float32{}
+		}
+		for l := range k {
+			x := float64(a[i*step+l*stepK])
+			for j, y := range (*[nr]float32)(b[l*nr:]) {
+				row[j] = float32(x*float64(y) + float64(row[j]))
+			}
+		}
+	}
 }
 
 func decodeGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols int) {

@@ -7,9 +7,9 @@ import (
 	"octet/backend/emu/pool"
 )
 
-// This file implements block scales: scales of blocks of an operand, which change along k
-// and therefore multiply partial sums. backend.MatMul defines the result. k is divided
-// into runs inside which no scale changes.
+// This file implements block scales that change along k and multiply partial sums.
+// backend.MatMul defines the result, and which scales multiply elements instead. k is
+// divided into runs inside which no scale changes.
 
 // runScales are the scales of a GEMM with block scales.
 type runScales struct {
@@ -24,6 +24,10 @@ type runScales struct {
 // ScaleBlocks gives the operands block scales. If promote is not 0, runs have at most
 // promote elements of k.
 func (g *GEMM) ScaleBlocks(a, b memory.BlockScales, promote int) error {
+	if g.fused == nil && promote == 0 && scalesElements(g.a.DType, a, g.b.DType, b) {
+		g.scaleElements(a, b)
+		return nil
+	}
 	alongA, alongB := alongK(a, g.transA), alongK(b, !g.transB)
 	run := commonDivisor(commonDivisor(promote, alongA), alongB)
 	inside := g.fused != nil && g.fused.scaleInside(a, b, alongA, alongB)
@@ -51,8 +55,8 @@ func (g *GEMM) ScaleBlocks(a, b memory.BlockScales, promote int) error {
 	runs := pool.CeilDiv(g.K, run)
 	s.sa, s.sb = make([]float32, runs*s.ma), make([]float32, runs*s.nb)
 	s.expand = func(_, r int) {
-		g.expandScales(s.sa[r*s.ma:][:g.M], &s.a, r*run, g.transA)
-		g.expandScales(s.sb[r*s.nb:][:g.N], &s.b, r*run, !g.transB)
+		expandScales(s.sa[r*s.ma:][:g.M], &s.a, 0, r*run, g.transA)
+		expandScales(s.sb[r*s.nb:][:g.N], &s.b, 0, r*run, !g.transB)
 		if inside && g.fused.sum.Exact == 0 {
 			width := min(run, g.K-r*run)
 			neutralZeros(s.sa[r*s.ma:][:g.M], g.a, r*run, width, g.transA)
@@ -80,13 +84,14 @@ func alongK(s memory.BlockScales, trans bool) int {
 	return s.Cols
 }
 
-// expandScales writes the scales of the operand's rows or columns at l of k.
-func (g *GEMM) expandScales(dst []float32, s *memory.BlockScales, l int, trans bool) {
-	for i := range dst {
+// expandScales writes the scales at l of k of the operand's rows, from row i on, or of its
+// columns if trans.
+func expandScales(dst []float32, s *memory.BlockScales, i, l int, trans bool) {
+	for r := range dst {
 		if trans {
-			dst[i] = s.Element(l, i)
+			dst[r] = s.Element(l, i+r)
 		} else {
-			dst[i] = s.Element(i, l)
+			dst[r] = s.Element(i+r, l)
 		}
 	}
 }
@@ -120,7 +125,7 @@ func (g *GEMM) multiplyRuns(worker, depth, rows int, a []float32, step, stepK in
 		return
 	}
 	if s.run == g.K {
-		g.multiply(worker, depth, rows, a, step, stepK, panel, tile, l > 0)
+		g.sum(worker, depth, rows, a, step, stepK, panel, tile, part, l)
 		if l+depth == g.K {
 			kern.addRun(tile, tile, rows, s.sa[i:], s.sb[j:], true)
 		}

@@ -20,6 +20,10 @@
 #define VFCMGT(m, n, d) WORD $(0x6ea0e400 | (m)<<16 | (n)<<5 | (d))
 #define VFCMGE(m, n, d) WORD $(0x6e20e400 | (m)<<16 | (n)<<5 | (d))
 
+// FCVTZS, SCVTF: float32 to int32, truncated, and back, rounded to nearest even
+#define VFCVTZS(n, d) WORD $(0x4ea1b800 | (n)<<5 | (d))
+#define VSCVTF(n, d) WORD $(0x4e21d800 | (n)<<5 | (d))
+
 // FMAXV: the largest element of n to the scalar d
 #define VFMAXV(n, d) WORD $(0x6e30f800 | (n)<<5 | (d))
 
