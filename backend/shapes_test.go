@@ -113,7 +113,7 @@ func TestShapeErrors(t *testing.T) {
 		{"hadamard: Signs is 0xd7e8, but with Control the signs come from the seed", func(m *maker) backend.Op {
 			return &backend.Hadamard{X: m.f(2, 8), Control: m.i(backend.ControlWords), Out: to(m.f(2, 8)), Size: 8, Signs: 0xd7e8}
 		}},
-		{"hadamard: X is t1:e4m3[2, 8], expected one of", func(m *maker) backend.Op {
+		{"hadamard: X is t1:e4m3[2, 8], expected fp32, bf16 or fp16", func(m *maker) backend.Op {
 			return &backend.Hadamard{X: m.q(2, 8), Out: to(m.f(2, 8)), Size: 8}
 		}},
 		{`Stream is "u", but the rounding of t2:e4m3[2, 3] draws no random bits`, func(m *maker) backend.Op {

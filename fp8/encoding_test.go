@@ -46,7 +46,8 @@ func TestMultiplies(t *testing.T) {
 		{list, block(E4M3, 1, 128, F32), block(E4M3, 1, 128, F32), false},
 		{list, block(E2M3, 3, 5, E4M3), tensor(E2M3), true}, // any scales
 		{nil, block(E2M1, 1, 16, E4M3), tensor(E5M2), true},
-		{nil, tensor(INT8), tensor(INT8), false},
+		{nil, tensor(INT8), tensor(INT4), true},
+		{nil, tensor(INT8), tensor(E4M3), false},
 		{nil, Encoding{DType: BF16}, Encoding{DType: BF16}, false},
 		{[][2]Encoding{}, tensor(E4M3), tensor(E4M3), false},
 	} {

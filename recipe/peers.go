@@ -107,6 +107,13 @@ var peers = []Recipe{
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: nvfp4Rows(), History: 16,
 	},
+	{
+		Name: "int8-switchback", Summary: "SwitchBack: INT8 per row, weight gradients in BF16",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: uniform(Row{DType: fp8.INT8, Scaling: Current, Granularity: PerRow},
+			Row{GEMM: Wgrad, DType: fp8.BF16},
+			Row{Operand: Weight, Granularity: PerTensor}), History: 16,
+	},
 }
 
 func nvfp4Rows(exceptions ...Row) []Row {

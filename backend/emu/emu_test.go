@@ -248,7 +248,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 	refuse("block 1x*", &backend.Quantize{X: x, Out: []backend.Cast{{Out: y}}})
 	refuse("e8m0", &backend.Quantize{X: z, Out: []backend.Cast{{Out: y}}})
-	refuse("e4m3 × e4m3, A is w:e4m3[4, 4] and B is w:e4m3[4, 4]; it multiplies e4m3ieee × e4m3ieee, e5m2 × e5m2", &backend.MatMul{A: w, B: w, Out: y})
+	refuse("e4m3 tensor fp32 × e4m3 tensor fp32, A is w:e4m3[4, 4] and B is w:e4m3[4, 4]; it multiplies e4m3ieee × e4m3ieee, e5m2 × e5m2", &backend.MatMul{A: w, B: w, Out: y})
 
 	p := backend.NewVars().Program("stranger")
 	_, err = d.Load(p)
