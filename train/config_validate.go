@@ -308,7 +308,7 @@ func (v *validator) row(at string, r PrecisionRow) {
 	if r.Format != "" {
 		d, err := fp8.ParseDType(r.Format)
 		v.parsed(at+".format", err)
-		if err == nil && !d.IsQuantized() && d != fp8.F32 && d.Format().Container != fp8.BF16 {
+		if err == nil && !d.IsQuantized() && !d.IsWide() && d.Format().Container != fp8.BF16 {
 			v.fail("%s.format = %q is not a format of GEMM operands; use a format of up to eight bits such as e4m3, bf16, fp32, or bf16 with fewer bits such as e8m5", at, r.Format)
 		}
 	}

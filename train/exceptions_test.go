@@ -170,7 +170,7 @@ func TestSmoothingRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "precision.rows[1] has no effect")
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Format: "e4m3"}}
 	_, err = NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, `precision.rows[0]: scope "*" matches lm_head`)
+	require.NoError(t, err, "the head too")
 	c.Recipe = "bf16"
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Operand: "input", Scaling: "delayed"}}
 	_, err = NewJob(c, specOf(t, "emu"))

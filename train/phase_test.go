@@ -71,9 +71,9 @@ func TestSmoothSettingsOfASchedule(t *testing.T) {
 // NewJob reports an invalid later phase before the run starts.
 func TestPhasesAreChecked(t *testing.T) {
 	c := scheduled(small(t, "bf16"), RecipeChange{100, "fp32"})
-	c.Precision.Rows = []PrecisionRow{{Scope: "*", Format: "bf16"}}
+	c.Precision.Rows = []PrecisionRow{{Scope: "layers.*", Operand: "weight", Format: "bf16"}}
 	_, err := NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "under recipe fp32, from step 100 on: precision.rows[0]: scope \"*\" matches lm_head, whose GEMMs run in fp32")
+	require.ErrorContains(t, err, "recipe fp32: layers.0.self_attn.q_proj: fprop multiplies input in fp32 by weight in bf16")
 
 	c = scheduled(small(t, "fp8-delayed"), RecipeChange{100, "mxfp8"})
 	c.Model.Activation = "smooth-swiglu"

@@ -221,7 +221,7 @@ func TestGemm(t *testing.T) {
 		"did you mean h100? (known: h100, ada, b200, gaudi2, gaudi3)": {"--backend", "emu:h200"},
 		"such as --backend emu:h100\n":                                {"--backend", "emu", "--explain", "0,0"},
 		`such as --backend emu:h100: unknown device model "amx"`:      {"--backend", "emu:amx", "--explain", "0,0"},
-		"matmul: unsupported by backend emu:gaudi2: e5m2 × e4m3ieee, A is a:e5m2[1, 64] and B is b:e4m3ieee[1, 64]; it multiplies e4m3ieee × e4m3ieee, e5m2 × e5m2\n": {"--backend", "emu:gaudi2", "--formats", "e5m2,e4m3"},
+		"matmul: unsupported by backend emu:gaudi2: e5m2 tensor fp32 × e4m3ieee tensor fp32, A is a:e5m2[1, 64] and B is b:e4m3ieee[1, 64]; it multiplies e4m3ieee × e4m3ieee, e5m2 × e5m2\n": {"--backend", "emu:gaudi2", "--formats", "e5m2,e4m3"},
 	} {
 		status, _, stderr := octet(append([]string{"gemm"}, args...)...)
 		require.Equal(t, exitInput, status, want)

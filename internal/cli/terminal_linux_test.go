@@ -190,6 +190,7 @@ func TestLinesOfATerminal(t *testing.T) {
 		"recipes":         {"recipes", "recipes --backend emu", "recipes fp8-smooth --backend emu:gaudi2", "recipes " + strings.Join(recipe.Names(), " ")},
 		"compare":         {"compare --backend emu --backend emu:h100 --data " + text + " " + strings.Join(small, " "), "compare --backend emu"},
 		"quantize":        {"quantize " + npyFile(t, "w.npy", 4, 32) + " --format e2m1 --granularity 1x16 --scale e4m3+fp32", "quantize w.npy --format e9m9", "quantize other/checkpoints --format e4m3"},
+		"dump":            {"dump run --step 2 --tensor layers.0.* --out dumped", "dump run --step 2 --tensor nothing --out d", "dump none --step 2 --tensor * --out d"},
 		"gemm":            {"gemm --shape 3x16x64", "gemm --backend emu:h100 --explain 0,0", "gemm --backend emu --explain 0,0"},
 		"bench step":      {"bench step --seconds 0 --recipe bf16,fp8-smooth,fp8-delayed,fp8-current,te-current " + strings.Join(small, " ")},
 		"bench gemm":      {"bench gemm --seconds 0 16x32x48"},

@@ -1,7 +1,10 @@
 package inspect
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	"octet/checkpoint"
@@ -26,6 +29,7 @@ type Cast struct {
 	Fill writers.Float `json:"fill"`
 
 	format  fp8.DType
+	blocks  bool      // the scale is the one beside block scales
 	history []float32 // newest first
 }
 
@@ -41,7 +45,7 @@ func casts(from *checkpoint.Tensors) ([]Cast, error) {
 		}
 		c := Cast{Name: name}
 		var err error
-		if c.format, err = fp8.ParseDType(name[strings.LastIndexByte(name, '.')+1:]); err != nil {
+		if err = c.parse(); err != nil {
 			return nil, fmt.Errorf("%s: %w", t.Name, err)
 		}
 		if c.history, err = floats(from, t.Name); err != nil {
@@ -65,6 +69,19 @@ func casts(from *checkpoint.Tensors) ([]Cast, error) {
 	return list, nil
 }
 
+var isBlock = regexp.MustCompile(`^([0-9]+|\*)x([0-9]+|\*)$`)
+
+// parse reads the format from the name, in which a block, a rotation and more may follow it.
+func (c *Cast) parse() (err error) {
+	for _, part := range slices.Backward(strings.Split(c.Name, ".")) {
+		c.blocks = c.blocks || isBlock.MatchString(part)
+		if c.format, err = fp8.ParseDType(part); err == nil {
+			return nil
+		}
+	}
+	return errors.New("the name has no number format")
+}
+
 // summarize sets the fields that follow from the history and the scale.
 func (c *Cast) summarize() {
 	c.Window, c.Newest = len(c.history), writers.Float(c.history[0])
@@ -76,6 +93,10 @@ func (c *Cast) summarize() {
 			c.Lowest, c.Highest = writers.Float(a), writers.Float(a)
 		}
 		c.Lowest, c.Highest = min(c.Lowest, writers.Float(a)), max(c.Highest, writers.Float(a))
+	}
+	if c.blocks { // block scales follow: the cast saturates only by their rounding
+		c.Fill = c.Newest / max(c.Highest, c.Newest)
+		return
 	}
 	// In float32, like the cast and fp8.ScaleFor.
 	c.Fill = writers.Float(float32(c.Newest)*float32(c.Scale)) / writers.Float(c.format.Max())
