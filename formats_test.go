@@ -25,9 +25,10 @@ var namesFormats = []string{
 	"backend/arith/", "backend/cuda/", "backend/gaudi/", "csrc/libcuda/cublaslt.go",
 	"backend/emu/emu.go", "backend/ref/ref.go", // Spec.E4M3
 	// Devices differ in E4M3, so recipes and checkpoints replace one variant by another.
-	"recipe/device.go", "nn/pack.go", "train/stored.go", "train/config_validate.go", "checkpoint/tensors.go", "internal/export/",
+	"recipe/device.go", "recipe/remedy.go", "nn/pack.go", "train/stored.go", "train/config_validate.go", "checkpoint/tensors.go", "internal/export/",
 	// Kernels for one combination of formats, beside those for any.
 	"backend/emu/optimizer/codes.go",
+	"internal/arrays/", // .npy has a type for INT8 alone
 	// The device's E4M3 for a user's e4m3, and MX scales for GEMMs of codes.
 	"internal/cli/gemm.go", "internal/gemm/gemm.go",
 }

@@ -191,7 +191,7 @@ func (f *fused) begin(worker int) {
 // alongB elements of k, into their terms.
 func (f *fused) scaleInside(a, b memory.BlockScales, alongA, alongB int) bool {
 	inside := f.sum.Exact > 0 ||
-		f.sum.MX && a.DType == fp8.E8M0 && b.DType == fp8.E8M0 && alongA == f.sum.Group && alongB == f.sum.Group
+		f.sum.MX && a.DType.IsForScales() && b.DType.IsForScales() && alongA == f.sum.Group && alongB == f.sum.Group
 	for i := range f.workers {
 		f.workers[i].tile.minScale = f.sum.MinPower(a.DType)
 	}
