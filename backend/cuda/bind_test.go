@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,11 +98,12 @@ func TestEveryOpBindsOrIsRefused(t *testing.T) {
 			return list, nil
 		},
 	}
-	refused := map[string]int{}
 	for c := range conformance.Cases() {
 		err := c.Run(t.Context(), d, "")
 		if errors.Is(err, backend.ErrUnsupported) {
-			refused[strings.SplitN(c.Name, "/", 2)[0]]++
+			op, _, _ := strings.Cut(c.Name, "/")
+			byFormat := slices.ContainsFunc([]string{"fp16", "a format that the kernels lack", "outer factor", "block scales of"}, func(s string) bool { return strings.Contains(err.Error(), s) })
+			require.True(t, op == "matmul" || byFormat, "%s: %v", c.Name, err)
 			require.NotContains(t, err.Error(), "\n")
 			continue
 		}
@@ -109,9 +111,6 @@ func TestEveryOpBindsOrIsRefused(t *testing.T) {
 	}
 	for _, op := range backend.Ops() {
 		require.True(t, bound[reflect.TypeOf(op)], "%T: no conformance case of it was bound: it needs a case, a line in ops.go, and its launches in package kernels", op)
-	}
-	for name := range refused {
-		require.Equal(t, "matmul", name)
 	}
 }
 

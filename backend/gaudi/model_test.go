@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/fp8"
 	"octet/recipe"
 	"octet/train"
 )
@@ -53,7 +54,7 @@ func TestLayersOfAModelAreEqual(t *testing.T) {
 		_, many, _ := lowered(t, c.model, preset(t, c.preset, c.many))
 		require.Equal(t, len(few.units), len(many.units), c.preset)
 		for _, u := range many.units {
-			require.Less(t, len(u.graph.Nodes), 800, u.name) // the largest unit measures every cast of a layer
+			require.Less(t, len(u.graph.Nodes), 850, u.name) // the largest unit measures every cast of a layer
 		}
 	}
 }
@@ -68,11 +69,11 @@ func TestRecipesAreLowered(t *testing.T) {
 			c.Recipe, c.Model.Layers, c.Data.Seq = name, 1, 32
 			j, err := train.NewJob(c, s)
 			r, _ := recipe.Lookup(name)
-			if slices.ContainsFunc(r.Rows, func(row recipe.Row) bool {
+			if r.Compute == fp8.F16 || slices.ContainsFunc(r.Rows, func(row recipe.Row) bool {
 				return row.Granularity != (recipe.Granularity{}) && row.Granularity != recipe.PerTensor
 			}) {
 				require.ErrorIs(t, err, backend.ErrUnsupported, name)
-				require.ErrorContains(t, err, "unsupported by backend gaudi: recipe "+name+": ")
+				require.ErrorContains(t, err, "unsupported by backend gaudi: recipe "+name)
 				continue
 			}
 			require.NoError(t, err, name)
