@@ -161,7 +161,7 @@ func TestModelOfLayers(t *testing.T) {
 		if name == "fp8-unit" {
 			continue // scale 1 underflows these gradients
 		}
-		m, err := newClassifier(r, backend.NewVars(), 32, 48, 16)
+		m, err := newClassifier(r.Over(nil), backend.NewVars(), 32, 48, 16) // no layer has a number
 		require.NoError(t, err, name)
 		value, dev := m.problem(t, ref.Rounded)
 		value()

@@ -90,15 +90,16 @@ var peers = []Recipe{
 			Row{Operand: Grad, Rounding: stochastic},
 			Row{GEMM: Wgrad, Hadamard: Hadamard{16, SeedSigns}}), History: 16,
 	},
-	// NVIDIA's recipe keeps the first 2 and the last 8 layers in BF16: its exceptions
-	// precede the others.
+	// NVIDIA keeps the first 2 and the last 8 of 62 layers in BF16 (arXiv 2509.25149). Octet's
+	// models have fewer: one and one.
 	{
-		Name: "nvfp4", Summary: "NVFP4 with a Hadamard transform in weight gradients",
+		Name: "nvfp4", Summary: "NVFP4: Hadamard in wgrad, first and last layer in BF16",
 		Compute: fp8.BF16, Optimizer: plainState,
-		Rows: nvfp4Rows(Row{GEMM: Wgrad, Hadamard: Hadamard{16, TESigns}}), History: 16,
+		Rows: nvfp4Rows(Row{Scope: "layers[:1].*", DType: fp8.BF16}, Row{Scope: "layers[-1:].*", DType: fp8.BF16},
+			Row{GEMM: Wgrad, Hadamard: Hadamard{16, TESigns}}), History: 16,
 	},
 	{
-		Name: "nvfp4-wgrad-bf16", Summary: "NVFP4 with weight gradients in BF16",
+		Name: "nvfp4-wgrad-bf16", Summary: "nvfp4-plain with weight gradients in BF16",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: nvfp4Rows(Row{GEMM: Wgrad, DType: fp8.BF16}), History: 16,
 	},

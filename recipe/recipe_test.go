@@ -130,22 +130,24 @@ func TestFirstRowThatSetsAFieldWins(t *testing.T) {
 func TestHadamard(t *testing.T) {
 	r := lookup(t, "nvfp4")
 	r.Rows = append([]Row{
-		{Scope: "layers.0.*", GEMM: Wgrad, Hadamard: Hadamard{Size: 32}},
-		{Scope: "layers.1.*", GEMM: Wgrad, Hadamard: Hadamard{Size: 1}},
-		{Scope: "layers.2.*", DType: fp8.BF16},
+		{Scope: "layers.1.*", GEMM: Wgrad, Hadamard: Hadamard{Size: 32}},
+		{Scope: "layers.2.*", GEMM: Wgrad, Hadamard: Hadamard{Size: 1}},
+		{Scope: "layers.3.*", DType: fp8.BF16},
 	}, r.Rows...)
-	for i, want := range []Hadamard{{Size: 32}, {}, {}, {16, TESigns}} {
+	model := decoder(6)
+	r = r.Over(model)
+	for i, want := range []Hadamard{{}, {Size: 32}, {}, {}, {16, TESigns}, {}} {
 		layer := Layer{Scope: fmt.Sprintf("layers.%d.mlp.up_proj", i)}
 		for _, o := range []Operand{Grad, Input} {
 			require.Equal(t, want, r.Cast(layer, Wgrad, o).Hadamard, i)
 		}
 		require.Zero(t, r.Cast(layer, Fprop, Input).Hadamard)
 	}
-	require.Equal(t, []Hadamard{{Size: 32}, {16, TESigns}}, r.Hadamards(decoder(4)))
+	require.Equal(t, []Hadamard{{Size: 32}, {16, TESigns}}, r.Hadamards(model))
 	require.Equal(t, uint16(0xd7e8), Hadamard{16, TESigns}.Mask())
 
 	var b strings.Builder
-	require.NoError(t, r.Describe(&b, decoder(4)))
+	require.NoError(t, r.Describe(&b, model))
 	require.Contains(t, b.String(), `
   fprop                e2m1 1x16 e4m3+fp32             e2m1 16x16 e4m3+fp32
   dgrad                e2m1 1x16 e4m3+fp32 stochastic  e2m1 16x16 e4m3+fp32

@@ -6,6 +6,7 @@
 //	go run ./study/paired -moments
 //	go run ./study/paired -models
 //	go run ./study/paired -attention
+//	go run ./study/paired -results results.jsonl   # can be interrupted
 //	go run ./study/paired -recipes fp32,fp8-smooth -steps 1800 -plot paired.png
 //
 // Two seeds of one recipe differ by more than two recipes do, so an unpaired comparison
@@ -39,6 +40,7 @@ func main() {
 	models := flag.Bool("models", false, "compare the device models of emu under fp8-smooth instead of recipes")
 	attention := flag.Bool("attention", false, "compare bf16 with operands of attention cast to FP8 and back instead of recipes")
 	valBytes := flag.Int64("val_bytes", 200_000, "bytes of validation text")
+	resultsFile := flag.String("results", "", "file for the results of finished runs; a later call with it goes on where this one ended")
 	plotTo := flag.String("plot", "", "file for a plot of the differences by step: .png, .svg or .pdf")
 	flag.Parse()
 
@@ -54,24 +56,22 @@ func main() {
 	case *attention:
 		variants = attentionFormats()
 	}
-	if err := compare(context.Background(), variants, *steps, *seeds, *valBytes, *plotTo); err != nil {
+	if err := compare(context.Background(), variants, *steps, *seeds, *valBytes, *resultsFile, *plotTo); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// result holds the losses of one run, in nats per byte: the training loss of every step,
-// and the validation loss at the end.
-type result struct {
-	train []float64
-	val   float64
-}
-
 // compare runs all variants and compares them with the first one.
-func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes int64, plotTo string) error {
+func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes int64, resultsFile, plotTo string) (err error) {
 	corpus, version, err := start.Corpus(ctx, valBytes)
 	if err != nil {
 		return err
 	}
+	done, err := openResults(resultsFile)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, done.close()) }()
 	results := make([][]result, len(variants))
 	for i := range results {
 		results[i] = make([]result, seeds)
@@ -85,12 +85,18 @@ func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes
 				c := train.Default()
 				c.Seed, c.Train.Steps = int64(seed+1), steps
 				v.edit(&c)
-				r, err := run(ctx, c, v, corpus)
+				name := runName{v.name, seed + 1, steps, corpus.Info.SHA256, valBytes}
+				r, found := done.lookup(name)
+				if !found {
+					if r, err = run(ctx, c, v, corpus); err == nil {
+						err = done.add(name, r)
+					}
+				}
 				if err != nil {
 					return fmt.Errorf("%s, seed %d: %w", v.name, seed+1, err)
 				}
 				results[i][seed] = r
-				fmt.Fprintf(os.Stderr, "%s seed %d: %.4f\n", v.name, seed+1, r.val)
+				fmt.Fprintf(os.Stderr, "%s seed %d: %.4f\n", v.name, seed+1, r.Val)
 				return nil
 			})
 		}
@@ -119,8 +125,8 @@ func run(ctx context.Context, c train.Config, v variant, corpus *data.Corpus) (r
 		if err != nil {
 			return r, err
 		}
-		r.train = append(r.train, s.Loss)
+		r.Train = append(r.Train, s.Loss)
 	}
-	r.val, err = t.Evaluate(ctx)
+	r.Val, err = t.Evaluate(ctx)
 	return r, err
 }

@@ -21,9 +21,9 @@ func printTable(variants []variant, results [][]result) error {
 		sum, each := 0.0, ""
 		var rel []float64
 		for seed, r := range results[i] {
-			sum += r.val
-			rel = append(rel, 100*(r.val/results[0][seed].val-1))
-			each += fmt.Sprintf(" %.4f", r.val)
+			sum += r.Val
+			rel = append(rel, 100*(r.Val/results[0][seed].Val-1))
+			each += fmt.Sprintf(" %.4f", r.Val)
 		}
 		fmt.Fprintf(w, "%s\t%.4f\t%+.2f %%\t%+.2f %%\t%+.2f %%\t%s\n",
 			v.name, sum/float64(len(rel)), mean(rel), slices.Min(rel), slices.Max(rel), each)
@@ -49,7 +49,7 @@ func windowOf(steps int) int { return max(1, min(25, steps/4)) }
 // same batches: the mean over seeds, in a band from the smallest to the largest. It omits
 // the bands of many variants, which would hide the lines.
 func draw(variants []variant, results [][]result, out string) error {
-	steps := len(results[0][0].train)
+	steps := len(results[0][0].Train)
 	window := windowOf(steps)
 	p := figure.New("Training loss on the same batches", "step", "difference to "+variants[0].name+", %")
 	p.Legend.Top = true
@@ -59,7 +59,7 @@ func draw(variants []variant, results [][]result, out string) error {
 		for end := window; end <= steps; end += max(1, window/5) {
 			var rel []float64
 			for seed, r := range results[i+1] {
-				ours, theirs := r.train[end-window:end], results[0][seed].train[end-window:end]
+				ours, theirs := r.Train[end-window:end], results[0][seed].Train[end-window:end]
 				rel = append(rel, 100*(mean(ours)/mean(theirs)-1))
 			}
 			x := float64(end)

@@ -23,7 +23,7 @@ func TestDrawShortRuns(t *testing.T) {
 		for i := range results {
 			r := result{}
 			for s := range steps {
-				r.train = append(r.train, 5+float64(i%9)/1000+1/float64(s+1))
+				r.Train = append(r.Train, 5+float64(i%9)/1000+1/float64(s+1))
 			}
 			results[i] = []result{r}
 		}
