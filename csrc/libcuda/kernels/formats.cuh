@@ -98,10 +98,11 @@ template <int FORMAT, bool RANDOM> __device__ inline u32 encode_bits(float x, u3
 // (fp8.EncodeBF16As), to nearest even; overflow is infinity. precision holds, from the
 // lowest byte, the bits of FP32's significand that are dropped, the FP32 exponent field of
 // the smallest normal value and, in the high half, the FP32 bits of the largest value.
+// precision 0 changes nothing.
 __device__ inline float reduced(float x, u64 precision) {
 	const u32 drop = precision & 0xff, smallest = (u32)(precision >> 8 & 0xff) << 23, bits = __float_as_uint(x);
 	u32 a = bits & 0x7fffffffu;
-	if (a > 0x7f800000u)
+	if (!precision || a > 0x7f800000u)
 		return x;
 	if (a < smallest) {
 		const float subnormal = __uint_as_float(smallest + (drop << 23)); // its unit is that of the subnormals

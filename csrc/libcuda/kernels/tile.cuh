@@ -321,11 +321,8 @@ struct Result {
 		const CastPlan &w = shared.plan[i];
 		float x[8];
 #pragma unroll
-		for (int j = 0; j < 8; j++) {
-			x[j] = c.scale ? __fmul_rn(v[j], w.scale) : v[j];
-			if (c.precision)
-				x[j] = reduced(x[j], c.precision);
-		}
+		for (int j = 0; j < 8; j++)
+			x[j] = reduced(c.scale ? __fmul_rn(v[j], w.scale) : v[j], c.precision);
 		u32 random[4];
 		if (w.random)
 			random8(w.key, index(w, row, col), random);
@@ -336,9 +333,7 @@ struct Result {
 	__device__ void place1(int i, float v, i64 row, i64 col) const {
 		const Cast &c = casts.cast[i];
 		const CastPlan &w = shared.plan[i];
-		float x = c.scale ? __fmul_rn(v, w.scale) : v;
-		if (c.precision)
-			x = reduced(x, c.precision);
+		const float x = reduced(c.scale ? __fmul_rn(v, w.scale) : v, c.precision);
 		const u32 code = encode1(c.format, x, w.random, w.random ? random_bits(w.key, index(w, row, col)) : 0);
 		::store1(c.out, c.flags & TRANSPOSE ? col * c.ld + row : row * c.ld + col, c.format, code);
 	}
