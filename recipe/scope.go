@@ -178,3 +178,15 @@ func (r Recipe) sliced() bool {
 		return sliced
 	})
 }
+
+// Unquantized reports whether rows name a format with scales and none of these layers gets
+// one: rows before them decide all.
+func (r Recipe) Unquantized(layers []Layer) bool {
+	quantized := func(c Cast) bool { return c.DType.IsQuantized() }
+	for _, g := range r.groups(layers) {
+		if slices.ContainsFunc(slices.Concat(g.casts[0][:], g.casts[1][:], g.casts[2][:]), quantized) {
+			return false
+		}
+	}
+	return slices.ContainsFunc(r.Rows, func(row Row) bool { return row.DType.IsQuantized() })
+}

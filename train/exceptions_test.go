@@ -149,6 +149,20 @@ func TestSlicesCountTheLayers(t *testing.T) {
 	}
 }
 
+// nvfp4 keeps its first and its last layer in BF16, which can be all.
+func TestModelTooSmallForItsRecipe(t *testing.T) {
+	c := small(t, "nvfp4")
+	for layers, want := range map[int][]string{
+		2: {"no GEMM of this model reads a format with scales: other rows of recipe nvfp4 take all 15 linear layers"},
+		3: nil,
+	} {
+		c.Model.Layers = layers
+		job, err := NewJob(c, specOf(t, "emu"))
+		require.NoError(t, err)
+		require.Equal(t, want, job.Notes)
+	}
+}
+
 func TestSmoothingRefuses(t *testing.T) {
 	c := small(t, "bf16")
 	c.Model.Activation = "smooth-swiglu"

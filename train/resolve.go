@@ -157,9 +157,10 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	return r.Over(layers), err
 }
 
-// RecipeFor returns the ResolvedRecipe adapted to a device and notes: the changes, see
-// [recipe.Recipe.For], and rows of a recipe file that match no layer. The error wraps
-// backend.ErrUnsupported if the device lacks a GEMM of the recipe, or FP16 ops that it needs.
+// RecipeFor returns the ResolvedRecipe adapted to a device, and notes: the changes (see
+// [recipe.Recipe.For]), rows of a recipe file that match no layer, and a model too small for
+// any of the recipe's formats with scales. The error wraps backend.ErrUnsupported if the
+// device lacks a GEMM of the recipe, or FP16 ops that it needs.
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
@@ -178,6 +179,9 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	}
 	for _, scope := range r.Unmatched(layers) {
 		notes = append(notes, fmt.Sprintf("the row with scope %q matches no layer of this model", scope))
+	}
+	if r.Unquantized(layers) {
+		notes = append(notes, fmt.Sprintf("no GEMM of this model reads a format with scales: other rows of recipe %s take all %d linear layers", r.Name, len(layers)))
 	}
 	return r, notes, nil
 }

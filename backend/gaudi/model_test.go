@@ -67,6 +67,9 @@ func TestRecipesAreLowered(t *testing.T) {
 		for _, name := range recipe.Names() {
 			c := train.Default()
 			c.Recipe, c.Model.Layers, c.Data.Seq = name, 1, 32
+			if name == "nvfp4" {
+				c.Model.Layers = 3 // the first and the last one are BF16
+			}
 			j, err := train.NewJob(c, s)
 			r, _ := recipe.Lookup(name)
 			if r.Compute == fp8.F16 || slices.ContainsFunc(r.Rows, func(row recipe.Row) bool {
