@@ -124,7 +124,7 @@ func TestCasts(t *testing.T) {
 
 	for want, optimizer := range map[string][]checkpoint.Tensor{
 		`there is no tensor "a.e4m3.scale"`:              {f32("a.e4m3.amax_history", 1)},
-		`the name has no number format`:                      cast("a.x", 1, 1),
+		`the name has no number format`:                  cast("a.x", 1, 1),
 		"0 amaxes, 1 scales and 1 inverses":              cast("a.e4m3", 1),
 		"a.e4m3.amax_history is i32 [1]: expected a few": {codes("a.e4m3.amax_history", fp8.I32, 0, 0, 0, 0)},
 	} {
