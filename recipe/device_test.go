@@ -232,7 +232,7 @@ func both(e fp8.Encoding) [2]fp8.Encoding { return [2]fp8.Encoding{e, e} }
 // The error for a GEMM whose scales or formats the device does not multiply names the GEMM,
 // its operands and their scales, the fields to change, and the row that changes them.
 func TestForRefusesScales(t *testing.T) {
-	int8 := Row{Operand: Input, DType: fp8.INT8}
+	eight := Row{Operand: Input, DType: fp8.INT8}
 	for _, c := range []struct {
 		recipe, device string
 		row            Row
@@ -279,7 +279,7 @@ func TestForRefusesScales(t *testing.T) {
 				`to change the granularity of weight, add this row before all others in [[precision.rows]]: scope = "layers.1.mlp.*", operand = "weight", granularity = "1x128"`,
 		},
 		{
-			"mxfp8", "any", int8,
+			"mxfp8", "any", eight,
 			"fprop multiplies input in int8 by weight in e4m3, which the device's GEMM library does not support; to change the format of input",
 		},
 		{

@@ -57,7 +57,7 @@ func (s *suite) quantizeToFormats() {
 			for _, f := range append([]scaleFormat{floor, quotient}, scaleFormats...) {
 				s.add(func(b *fixture) {
 					b.p.Add(&backend.Quantize{
-						X: b.uneven("x", fp8.BF16, 35, 82), Out: []backend.Cast{b.blockCast("out", d, block, f, 35, 82)},
+						X: b.uneven(fp8.BF16, 35, 82), Out: []backend.Cast{b.blockCast("out", d, block, f, 35, 82)},
 					})
 				}, "quantize/formats/%s/%s/%s", d, block, f.name)
 			}

@@ -58,7 +58,7 @@ func (s *suite) castHealthBlocks() {
 		for i, f := range scaleFormats {
 			codes := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}[i]
 			s.add(func(b *fixture) {
-				x := b.uneven("x", fp8.BF16, rows, cols)
+				x := b.uneven(fp8.BF16, rows, cols)
 				for i := range b.values[x] {
 					if i%7 == 3 {
 						b.values[x][i] *= 1e-9 // flushed
@@ -130,7 +130,7 @@ func (s *suite) castHealthFormats() {
 		{fp8.INT4, backend.Block1x32, scaleFormats[0], false},
 	} {
 		s.add(func(b *fixture) {
-			x := b.uneven("x", fp8.BF16, rows, cols)
+			x := b.uneven(fp8.BF16, rows, cols)
 			for i := range b.values[x] {
 				if i/cols%5 == 2 {
 					b.values[x][i] *= 1e-12 // scales of 0 in E4M3

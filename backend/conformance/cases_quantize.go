@@ -237,9 +237,9 @@ func (b *fixture) blockCast(name string, d fp8.DType, block backend.ScaleBlock, 
 	return c
 }
 
-// uneven is normal with magnitudes that differ between blocks.
-func (b *fixture) uneven(name string, d fp8.DType, rows, cols int) *backend.Tensor {
-	t := b.outliers(b.normal(name, d, rows, cols), 1000)
+// uneven is normal "x" with magnitudes that differ between blocks.
+func (b *fixture) uneven(d fp8.DType, rows, cols int) *backend.Tensor {
+	t := b.outliers(b.normal("x", d, rows, cols), 1000)
 	for i := range b.values[t] {
 		b.values[t][i] *= math.Exp2(float64(i/cols*7%23 - i%cols/32*5%31))
 	}
@@ -268,7 +268,7 @@ func (s *suite) quantizeBlocks() {
 					rows, cols, in := shape[0], shape[1], []fp8.DType{fp8.BF16, fp8.F32, fp8.F16}[(i+j)%3]
 					s.add(func(b *fixture) {
 						b.p.Add(&backend.Quantize{
-							X: b.uneven("x", in, rows, cols), Out: []backend.Cast{b.blockCast("out", d, block, f, rows, cols)},
+							X: b.uneven(in, rows, cols), Out: []backend.Cast{b.blockCast("out", d, block, f, rows, cols)},
 						})
 					}, "quantize/blocks/%s/%s/%s/%dx%d/%s", block, f.name, d, rows, cols, in)
 				}
@@ -282,7 +282,7 @@ func (s *suite) quantizeBlocks() {
 			const rows, cols = 140, 150
 			b.random = true
 			q := &backend.Quantize{
-				X: b.uneven("x", d, rows, cols), RowScale: b.positive("row", rows), ColScale: b.normal("col", fp8.F32, cols),
+				X: b.uneven(d, rows, cols), RowScale: b.positive("row", rows), ColScale: b.normal("col", fp8.F32, cols),
 				Out: []backend.Cast{
 					b.blockCast("tokens", fp8.E5M2, backend.Block1x128, scaleFormats[0], rows, cols),
 					{Out: b.result("one", fp8.E4M3, exactly, rows, cols), Scale: b.scalar("s", 0.9), Amax: b.scalar("a", 0)},

@@ -102,9 +102,9 @@ func (m *magnitudes) add(x []float32) {
 	}
 }
 
-// leaveRange reports whether products of BF16 values of a and b can be subnormal or overflow,
+// leaveRange reports whether products of BF16 values of m and b can be subnormal or overflow,
 // so that rounding can change them.
-func (a magnitudes) leaveRange(b magnitudes) bool {
-	low, high := float64(a.smallest)*float64(b.smallest), float64(a.largest)*float64(b.largest)
+func (m magnitudes) leaveRange(b magnitudes) bool {
+	low, high := float64(m.smallest)*float64(b.smallest), float64(m.largest)*float64(b.largest)
 	return low > 0 && low < smallestNormal || high > math.MaxFloat32
 }
