@@ -121,10 +121,6 @@ func (t *tileOut) begin(e *Epilogue, alpha float32, out memory.Matrix) {
 // place moves t to the tile at row i and column j.
 func (t *tileOut) place(i, j, rows, cols int) { t.i, t.j, t.rows, t.cols = i, j, rows, cols }
 
-// hasF16 reports whether the output or the residual is F16, which the assembly of finish
-// does not handle.
-func (t *tileOut) hasF16() bool { return t.out.DType == fp8.F16 || t.residual.DType == fp8.F16 }
-
 // Go computes eight accumulators at a time: sixteen registers hold no more beside
 // the operands.
 var Go = Kernel{
@@ -208,26 +204,6 @@ func decodeGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols int)
 			case fp8.F16:
 				fp8.Dequantize16(to, src.U16[from:from+n], 1)
 			default:
-				fp8.Dequantize8(to, src.U8[from:from+n], src.DType, 1)
-			}
-		}
-	}
-}
-
-// decodeCodes is Kernel.Decode for tiles of nr columns and formats without a decoder of
-// their own: F16, and most of up to eight bits.
-func decodeCodes(dst []float32, nr, step, chunk int, src memory.Matrix, rows, cols int) {
-	width := nr
-	if chunk == nr { // a row is contiguous
-		width = cols
-	}
-	for i := range rows {
-		for j := 0; j < cols; j += width {
-			n := min(width, cols-j)
-			to, from := dst[i*step+j/nr*chunk:][:n], i*src.LD+j
-			if src.DType == fp8.F16 {
-				fp8.Dequantize16(to, src.U16[from:from+n], 1)
-			} else {
 				fp8.Dequantize8(to, src.U8[from:from+n], src.DType, 1)
 			}
 		}
