@@ -81,6 +81,10 @@ type Spec struct {
 	// F16 says that ops compute on F16 without a scale, whose casts overflow to infinity.
 	// Devices without it take F16 as the X of Quantize, Amax and CastHealth alone.
 	F16 bool
+	// Masked says that casts round to formats that BF16 contains (Cast.Precision).
+	Masked bool
+	// SeedSigns says that Hadamard can take its signs from the seed of the run.
+	SeedSigns bool
 	// Stochastic says that casts can draw the counter-based random bits of fp8.Random.
 	Stochastic bool
 	// AttentionBF16 says that attention over BF16 operands multiplies in BF16: it

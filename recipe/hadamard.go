@@ -72,13 +72,9 @@ func (h Hadamard) Validate() error {
 
 // Hadamards lists the different rotations of a model's GEMM operands.
 func (r Recipe) Hadamards(layers []Layer) (list []Hadamard) {
-	for _, g := range r.groups(layers) {
-		for _, pair := range g.casts {
-			for _, c := range pair {
-				if c.Hadamard.On() && !slices.Contains(list, c.Hadamard) {
-					list = append(list, c.Hadamard)
-				}
-			}
+	for _, c := range r.Casts(layers) {
+		if c.Hadamard.On() && !slices.Contains(list, c.Hadamard) {
+			list = append(list, c.Hadamard)
 		}
 	}
 	return list

@@ -179,14 +179,23 @@ func (r Recipe) sliced() bool {
 	})
 }
 
+// Casts lists the different casts of a model's GEMM operands.
+func (r Recipe) Casts(layers []Layer) (list []Cast) {
+	for _, g := range r.groups(layers) {
+		for _, pair := range g.casts {
+			for _, c := range pair {
+				if !slices.Contains(list, c) {
+					list = append(list, c)
+				}
+			}
+		}
+	}
+	return list
+}
+
 // Unquantized reports whether rows name a format with scales and none of these layers gets
 // one: rows before them decide all.
 func (r Recipe) Unquantized(layers []Layer) bool {
-	quantized := func(c Cast) bool { return c.DType.IsQuantized() }
-	for _, g := range r.groups(layers) {
-		if slices.ContainsFunc(slices.Concat(g.casts[0][:], g.casts[1][:], g.casts[2][:]), quantized) {
-			return false
-		}
-	}
-	return slices.ContainsFunc(r.Rows, func(row Row) bool { return row.DType.IsQuantized() })
+	return slices.ContainsFunc(r.Rows, func(row Row) bool { return row.DType.IsQuantized() }) &&
+		!slices.ContainsFunc(r.Casts(layers), func(c Cast) bool { return c.DType.IsQuantized() })
 }

@@ -167,9 +167,15 @@ func (u unscaled) LossAndGrads(p *nn.Pass, tokens, targets *backend.Tensor) *bac
 	return u.Network.LossAndGrads(p, tokens, targets)
 }
 
-// A device without FP16 ops is refused by name.
-func TestFP16NeedsTheDevice(t *testing.T) {
-	_, err := NewJob(small(t, "fp16"), backend.Spec{Backend: "old", E4M3: fp8.E4M3})
-	require.ErrorIs(t, err, backend.ErrUnsupported)
-	require.EqualError(t, err, "unsupported by backend old: recipe fp16 has activations in fp16, and this backend has no ops for them; use recipe bf16, or --backend emu")
+// A device without FP16 ops, or without a recipe's casts and rotations, is refused by name.
+func TestRecipesNeedTheDevice(t *testing.T) {
+	for name, want := range map[string]string{
+		"fp16":      "activations in fp16, and this backend has no ops for them; use recipe bf16, or --backend emu",
+		"bf16-e8m5": "operands in e8m5, and this backend's casts do not round BF16 to fewer bits; use recipe bf16, or --backend emu",
+		"mxfp4-rht": "rotations with signs from the seed, and this backend has fixed ones only; add signs = \"te\" to the row with hadamard, or use --backend emu",
+	} {
+		_, err := NewJob(small(t, name), backend.Spec{Backend: "old", E4M3: fp8.E4M3})
+		require.ErrorIs(t, err, backend.ErrUnsupported)
+		require.EqualError(t, err, "unsupported by backend old: recipe "+name+" has "+want)
+	}
 }

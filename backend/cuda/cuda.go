@@ -154,7 +154,7 @@ func spec(device string) (backend.Spec, error) {
 		Pairs: fp8.PerTensor([][2]fp8.DType{
 			{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3},
 		}...),
-		Stochastic: true,
+		Masked: true, SeedSigns: true, Stochastic: true,
 		HeadTokens: headTokens,
 		// The SXM boards; smaller ones exist. CUDA reports less memory than the data
 		// sheet, because the driver reserves some.

@@ -27,7 +27,7 @@ func init() {
 const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
-	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, F16: true, Stochastic: true, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
+	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, F16: true, Masked: true, SeedSigns: true, Stochastic: true, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
 	if model != "" && model != modelAMX {
 		m, err := arith.Lookup(model)
 		if err != nil {

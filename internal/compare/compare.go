@@ -142,15 +142,15 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 	return g.Wait()
 }
 
-// common returns a Spec whose programs run on both devices: with the pairs of operands and
-// the FP16 ops that both support, and an E4M3 that both multiply.
+// common returns a Spec whose programs run on both devices: with the pairs of operands, the
+// FP16 ops, the casts and the rotations that both support, and an E4M3 that both multiply.
 func common(a, b backend.Spec) backend.Spec {
 	s := b
 	s.Pairs = fp8.CommonPairs(a.Pairs, b.Pairs)
 	if e4m3 := (fp8.Encoding{DType: s.E4M3, Scale: fp8.F32}); !s.Multiplies(e4m3, e4m3) {
 		s.E4M3 = a.E4M3
 	}
-	s.F16 = a.F16 && b.F16
+	s.F16, s.Masked, s.SeedSigns = a.F16 && b.F16, a.Masked && b.Masked, a.SeedSigns && b.SeedSigns
 	return s
 }
 
