@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/csrc/libcuda"
 	"octet/csrc/libcuda/kernels"
 	"octet/fp8"
 )
@@ -46,6 +47,7 @@ type matrix struct {
 	address uint64
 	ld      int
 	scale   uint64 // address of scale_inv; 0: none
+	mode    libcuda.ScaleMode
 }
 
 // binder turns the nodes of a set of programs into calls. It does not access a device:

@@ -10,7 +10,7 @@ import (
 
 // Ops whose calls depend on more than an extent.
 
-var _ = implementNode((*binder).matMul)
+var _ = implementNode((*binder).matMul, "A", "B")
 
 // matMul binds a matrix product, which lowering has reduced to a single GEMM.
 func (b *binder) matMul(n *backend.Node, o *backend.MatMul) ([]call, error) {
@@ -27,7 +27,7 @@ func (b *binder) matMul(n *backend.Node, o *backend.MatMul) ([]call, error) {
 		p.c, p.beta = p.d, 1
 	}
 	b.hasGEMM = true
-	return []call{{gemm: &p}}, nil
+	return append(b.scales(o, &p), call{gemm: &p}), nil
 }
 
 func (b *binder) matrix(t *backend.Tensor) matrix {

@@ -64,6 +64,13 @@ static octet_status describe(const octet_cublaslt *api, octet_matmul *p) {
 		SET(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g->a.scale);
 	if (g->d.scale)
 		SET(CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, g->d.scale);
+	// CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, 0, is the default, and the only mode before
+	// CUDA 12.8.
+	const int32_t mode_a = g->b.mode, mode_b = g->a.mode;
+	if (mode_a)
+		SET(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode_a);
+	if (mode_b)
+		SET(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode_b);
 	if (g->amax)
 		SET(CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, g->amax);
 	if (narrow(&g->a)) { // no effect for other formats

@@ -55,7 +55,10 @@ type Matrix struct {
 	DType fp8.DType // F32, BF16, F16, E4M3 or E5M2
 	Data  Ptr
 	LD    int // elements between the starts of rows
-	Scale Ptr // F32 [1], for FP8 only; 0 means 1. Scale_inv for A and B, scale for D
+	// Scale_inv of A and B, in Mode's format and layout, or scale of D, F32 [1]; for FP8 only.
+	// 0 means 1.
+	Scale Ptr
+	Mode  ScaleMode // of A and B
 }
 
 // Gemm is a GEMM of row-major matrices,
@@ -73,6 +76,14 @@ type Matrix struct {
 // and N and K multiples of 16 whatever D's format (cuBLASLt calls our N its M). D may be
 // wide, or FP8 for FP8 operands: E5M2 only if one of them is. C has D's format, or 16
 // bits if D is FP8, and may be D itself if it has D's format.
+//
+// Scales of A and B that are not per tensor multiply elements or partial sums, where the
+// equation has A.Scale and B.Scale. D is then wide, and these modes exist (the same
+// documentation):
+//
+//	compute capability 9.0, CUDA 12.9   PerRow × PerRow; Vec128 × Vec128, Vec128 × Block128
+//	                                    and Block128 × Vec128 with M in multiples of 4
+//	10.0 and later, CUDA 12.8           Vec32E8M0 × Vec32E8M0
 type Gemm struct {
 	M, N, K        int
 	TransA, TransB bool
@@ -118,7 +129,7 @@ func (l *Lt) NewMatMul(g Gemm) (*MatMul, error) {
 		if !ok && (o.name != "C" || g.C.Data != 0) {
 			return nil, fmt.Errorf("%v: cuBLASLt has no format %s for %s", &g, o.from.DType, o.name)
 		}
-		*o.to = C.octet_matrix{format: format, ld: C.int64_t(o.from.LD), data: C.uint64_t(o.from.Data), scale: C.uint64_t(o.from.Scale)}
+		*o.to = C.octet_matrix{format: format, ld: C.int64_t(o.from.LD), data: C.uint64_t(o.from.Data), scale: C.uint64_t(o.from.Scale), mode: C.int(o.from.Mode)}
 	}
 	if g.C.Data == 0 && g.Beta != 0 {
 		return nil, fmt.Errorf("%v: Beta is %v, but there is no C", &g, g.Beta)

@@ -120,6 +120,7 @@ typedef struct {
 	int64_t ld;
 	uint64_t data;
 	uint64_t scale; // 0: none
+	int mode;       // of the scales of a and b: cublasLtMatmulMatrixScale_t
 } octet_matrix;
 
 // A GEMM of row-major matrices.
