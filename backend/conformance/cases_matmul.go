@@ -251,6 +251,17 @@ func (s *suite) matMulBlocks() {
 			}, "matmul/blocks/%s/%dx%dx%d", kind.name, size[0], size[1], size[2])
 		}
 	}
+	for _, size := range [][3]int{{140, 144, 608}, {8, 16, 96}} {
+		s.add(func(b *fixture) {
+			op := b.operands(fp8.E2M1, fp8.E2M1, size[0], size[1], size[2], false, true)
+			b.blocked(op.A, backend.ScaleBlock{Rows: 1, Cols: 16}, fp8.E4M3)
+			b.blocked(op.B, backend.ScaleBlock{Rows: 16, Cols: 16}, fp8.E4M3)
+			op.A.Outer, op.B.Outer = b.scalar("a.outer", 3), b.scalar("b.outer", 0x1p-9)
+			op.Residual = b.normal("residual", fp8.F32, size[0], size[1])
+			op.Out = b.result("out", fp8.F32, gemm(fp8.E2M1, op.Accum, size[2]), size[0], size[1])
+			b.p.Add(op)
+		}, "matmul/blocks/nvfp4/%dx%dx%d", size[0], size[1], size[2])
+	}
 	for _, kind := range kinds {
 		for trans := range 4 {
 			ta, tb := trans&1 != 0, trans&2 != 0

@@ -74,7 +74,7 @@
 //
 // Besides scales per tensor, GEMMs take those that cuBLASLt documents for the GPU and its
 // version (scaling.go): per row, in blocks of 1×128 and of 128×128 on compute capability 9.0,
-// MXFP8 from 10.0 on. Where cuBLASLt wants scales in another layout than the stored one, a
+// MXFP8 and NVFP4 from 10.0 on. Where cuBLASLt wants scales in another layout than the stored one, a
 // kernel rearranges them before the GEMM, in scratch memory (scale_layout.cu). No GPU has run
 // this yet. A device name with a compute capability, such as cuda:sm_90, plans for it without
 // a GPU; training opens only a GPU that has it.

@@ -225,7 +225,7 @@ func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
 	if err := d.vars.CheckCopy(t, n); err != nil {
 		return 0, err
 	}
-	return d.addresses[t.Root()] + libcuda.Ptr(t.Offset*t.DType.Size()), nil
+	return d.addresses[t.Root()] + libcuda.Ptr(t.DType.Bytes(t.Offset)), nil
 }
 
 // Close frees this backend's memory and ends its group. The GPU stays open for other

@@ -53,7 +53,7 @@ func (p *gemm) ltGemm() libcuda.Gemm {
 	return libcuda.Gemm{
 		M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
 		A: of(p.a), B: of(p.b), C: of(p.c), D: of(p.d),
-		Alpha: 1, Beta: p.beta, FastAccum: p.fast,
+		Alpha: 1, Beta: p.beta, Factors: libcuda.Ptr(p.factors), FastAccum: p.fast,
 	}
 }
 
@@ -270,7 +270,7 @@ func (t *tuner) moved(p *gemm) (gemm, bool) {
 	for i, rows := range []int{rowsA, rowsB, q.m, q.m} {
 		if m := list[i]; m.address != 0 {
 			m.address = uint64(end) + m.address%align
-			end += backend.Aligned(int64(rows*m.ld*m.dtype.Size())+align, align)
+			end += backend.Aligned(int64(m.dtype.Bytes(rows*m.ld))+align, align)
 		}
 	}
 	scales := uint64(0) // the first align bytes hold no matrix
@@ -302,5 +302,8 @@ func (t *tuner) moved(p *gemm) (gemm, bool) {
 	// The padding of scales of 16 and 32 elements must be zero. As E8M0 and E4M3 a zero is no
 	// obstacle: 2^-127, and 0.
 	padded := q.a.mode.Bytes() == 1
+	if q.factors != 0 {
+		q.factors = uint64(t.buffer)
+	}
 	return q, !padded || t.stream.Fill(t.buffer+libcuda.Ptr(scales), 0, int(uint64(end)-scales)) == nil
 }

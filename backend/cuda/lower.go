@@ -148,8 +148,7 @@ func (l *lowering) checkGEMM(n *backend.Node, o *backend.MatMul) error {
 		}
 	}
 	for _, t := range list {
-		size := t.DType.Size()
-		if t.LD*size%bytes != 0 || t.Offset*size%bytes != 0 {
+		if t.DType.Bytes(t.LD)%bytes != 0 || t.DType.Bytes(t.Offset)%bytes != 0 {
 			return unsupported(n, "%s is a view whose rows do not begin on multiples of %d bytes", t, bytes)
 		}
 	}

@@ -40,8 +40,8 @@ func forDevice(t *testing.T) backend.Spec {
 // with block scales, and those that no version of cuBLASLt multiplies.
 var only = map[string][]string{
 	"te-block": {"sm_90"}, "torchao-row": {"sm_90"}, "torchao-row-gw-hp": {"sm_90"}, "deepseek-v3": {"sm_90"},
-	"mxfp8": {"sm_100", "sm_120"},
-	"mxfp6": {}, "mxfp4": {}, "mxfp4-rht": {}, "nvfp4": {}, "nvfp4-wgrad-bf16": {}, "nvfp4-plain": {}, "int8-switchback": {}, "fp16": {},
+	"mxfp8": {"sm_100", "sm_120"}, "nvfp4": {"sm_100", "sm_120"}, "nvfp4-wgrad-bf16": {"sm_100", "sm_120"}, "nvfp4-plain": {"sm_100", "sm_120"},
+	"mxfp6": {}, "mxfp4": {}, "mxfp4-rht": {}, "int8-switchback": {}, "fp16": {},
 }
 
 // runnable requires that a program contains only ops that the device can run.
@@ -61,7 +61,7 @@ func runnable(t *testing.T, s backend.Spec, p *backend.Program) {
 		a, b := o.Encodings()
 		require.True(t, s.Multiplies(a, b), "%s", n)
 		_, _, k := o.Dims()
-		require.Zero(t, k%16|o.A.LD%16|o.B.LD%16|o.Out.LD*o.Out.DType.Size()%16, "%s", n)
+		require.Zero(t, k%16|o.A.DType.Bytes(o.A.LD)%16|o.B.DType.Bytes(o.B.LD)%16|o.Out.LD*o.Out.DType.Size()%16, "%s", n)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestLoweredProgramsAreRunnable(t *testing.T) {
 				continue // like the device ""
 			}
 			c := small(name)
-			if name == "mxfp8" {
+			if slices.Contains(devices, "sm_100") {
 				c.Model.Dim, c.Model.FFN, c.Data.Seq = 64, 96, 32 // k in multiples of 32
 			}
 			if limited && !slices.Contains(devices, device) {

@@ -31,6 +31,9 @@ func gemmPairs(capability, version int) (pairs [][2]fp8.Encoding) {
 	}
 	if capability >= 100 && version >= 1208 {
 		add(formats, fp8.Encoding{Across: 1, Along: 32, Scale: fp8.E8M0})
+		fp4 := [][2]fp8.DType{{fp8.E2M1, fp8.E2M1}}
+		add(fp4, fp8.Encoding{Across: 1, Along: 16, Scale: fp8.E4M3, Outer: true})
+		add(fp4, fp8.Encoding{Across: 1, Along: 16, Scale: fp8.E4M3})
 	}
 	return pairs
 }
@@ -43,6 +46,8 @@ func scaleModes(o *backend.MatMul) (a, b libcuda.ScaleMode) {
 		return libcuda.PerTensor, libcuda.PerTensor
 	case x.Scale == fp8.E8M0:
 		return libcuda.Vec32E8M0, libcuda.Vec32E8M0
+	case x.Scale == fp8.E4M3:
+		return libcuda.Vec16E4M3, libcuda.Vec16E4M3
 	case x.Along == 0:
 		return libcuda.PerRow, libcuda.PerRow
 	case y.Across%128 == 0:
@@ -55,7 +60,7 @@ func scaleModes(o *backend.MatMul) (a, b libcuda.ScaleMode) {
 
 // storedScales describes the scales of an operand with k as its last dimension.
 func (b *binder) storedScales(t *backend.Tensor, mode libcuda.ScaleMode) kernels.StoredScales {
-	s := kernels.StoredScales{Address: b.of(t.Scale), Mode: int(mode), Rows: t.Rows(), Height: cmp.Or(t.Block.Rows, t.Rows()), Bytes: mode.Bytes()}
+	s := kernels.StoredScales{Address: b.of(t.Scale), Mode: int(mode), Outer: b.of(t.Outer), Rows: t.Rows(), Height: cmp.Or(t.Block.Rows, t.Rows()), Bytes: mode.Bytes()}
 	_, s.Blocks = t.Block.ScaleShape(t.Rows(), t.Cols())
 	asStored := s.Address%16 == 0
 	switch mode {
@@ -76,7 +81,8 @@ func (b *binder) storedScales(t *backend.Tensor, mode libcuda.ScaleMode) kernels
 }
 
 // scales adds the modes of A and B to a GEMM and, where cuBLASLt wants scales in another
-// layout than the stored one, returns the launch that writes them to scratch memory.
+// layout than the stored one, returns the launch that writes them to scratch memory, and alpha
+// with them if an operand has an outer factor.
 func (b *binder) scales(o *backend.MatMul, p *gemm) []call {
 	p.a.mode, p.b.mode = scaleModes(o)
 	if p.a.mode == libcuda.PerTensor {
@@ -86,7 +92,8 @@ func (b *binder) scales(o *backend.MatMul, p *gemm) []call {
 	if x.Count == 0 && y.Count == 0 {
 		return nil
 	}
-	l, args, at := kernels.ScaleLayout(x, y, b.scratchAt)
+	l, args, at := kernels.ScaleLayout(x, y, p.beta, b.scratchAt)
+	p.factors = at[2]
 	if x.Count > 0 {
 		p.a.scale = at[0]
 	}

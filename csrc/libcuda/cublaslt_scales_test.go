@@ -67,6 +67,18 @@ func TestRefusedScaleModes(t *testing.T) {
 	g := good(PerRow, PerRow)
 	g.M = 30
 	require.Zero(t, status(90, 130000, g), "M is free without blocks")
+	fp4 := func(g Gemm) Gemm {
+		g.A.DType, g.B.DType, g.A.LD, g.B.LD = fp8.E2M1, fp8.E2M1, 96, 96
+		return g
+	}
+	require.Zero(t, status(100, 120800, fp4(good(Vec16E4M3, Vec16E4M3))))
+	for _, mode := range []ScaleMode{PerTensor, Vec32E8M0, PerRow, Vec128} {
+		require.Equal(t, 15, status(100, 130000, fp4(good(mode, mode))), "E2M1 with mode %d", mode)
+	}
+	require.Equal(t, 15, status(90, 130000, fp4(good(Vec16E4M3, Vec16E4M3))), "E2M1 on Hopper")
+	g = fp4(good(Vec16E4M3, Vec16E4M3))
+	g.B.DType = fp8.E4M3
+	require.Equal(t, 15, status(100, 130000, g), "E2M1 by E4M3")
 	g = good(Vec32E8M0, Vec32E8M0)
 	g.K = 48
 	require.Equal(t, 15, status(100, 130000, g), "half a block")

@@ -1,5 +1,6 @@
 // scale_layout: a thread per scale, padding included. It writes the block scales of A and B of
-// a GEMM as cuBLASLt reads them: see libcuda.ScaleMode.
+// a GEMM as cuBLASLt reads them (libcuda.ScaleMode), and the GEMM's alpha and beta if an
+// operand has an outer factor.
 #include "octet.cuh"
 
 enum ScaleMode { VEC16_E4M3 = 1, VEC32_E8M0, PER_ROW, VEC128, BLOCK128 };
@@ -36,6 +37,9 @@ struct StoredScales {
 
 struct ScaleLayoutArgs {
 	StoredScales a, b;
+	const float *outer_a, *outer_b; // null is 1
+	f64 beta;
+	float *factors; // null: none
 	void *scratch;
 };
 
@@ -45,4 +49,8 @@ KERNEL(scale_layout, ScaleLayoutArgs, FLAT_THREADS, 1) {
 		a.a.write(i);
 	else if (i - a.a.count < a.b.count)
 		a.b.write(i - a.a.count);
+	if (i == 0 && a.factors) {
+		a.factors[0] = __fmul_rn(a.outer_a ? *a.outer_a : 1.0f, a.outer_b ? *a.outer_b : 1.0f);
+		a.factors[1] = (float)a.beta;
+	}
 }
