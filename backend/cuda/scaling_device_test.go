@@ -67,6 +67,17 @@ func TestScalesOfGEMMs(t *testing.T) {
 	}
 }
 
+// A device name with a compute capability opens only a GPU that has it.
+func TestCapabilityInTheName(t *testing.T) {
+	capable(t, 90, 130102)
+	_, err := open("sm_100", backend.Options{})
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "GPU 0 has compute capability 9.0, not that of sm_100: name it cuda:0")
+	list, err := open("sm_90", backend.Options{})
+	require.NoError(t, err)
+	require.NoError(t, list[0].Close())
+}
+
 // Recipes with block scales train on the GPUs whose cuBLASLt multiplies them, like on emu.
 func TestTrainingWithBlockScalesAgreesWithEmu(t *testing.T) {
 	for name, devices := range only {
