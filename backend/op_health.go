@@ -31,7 +31,7 @@ const (
 // scales NaN.
 //
 // emu, ref and cuda sum in float64, in an order that depends only on the shapes. cuda takes
-// scales in F32 and E8M0 only. gaudi sums in FP32 and takes per-tensor scales only.
+// scales in F32, E8M0 and E4M3 only. gaudi sums in FP32 and takes per-tensor scales only.
 type CastHealth struct {
 	X     *Tensor `op:"in"`  // the cast's input, F32, BF16 or F16, with or without a scale
 	Codes *Tensor `op:"in"`  // of X's shape

@@ -230,11 +230,38 @@ func (s *suite) matMulBlocks() {
 		{"rows", backend.PerRow, backend.PerColumn, fp8.F32},
 		{"rows-tensor", backend.PerRow, backend.PerTensor, fp8.F32},
 		{"1x128-128x128", backend.Block1x128, backend.Block128x128, fp8.F32},
+		{"128x128-1x128", backend.Block128x128, transposed(backend.Block1x128), fp8.F32},
+		{"128x128-128x128", backend.Block128x128, backend.Block128x128, fp8.F32},
 		{"1x128-1x128", backend.Block1x128, transposed(backend.Block1x128), fp8.F32},
 		{"mx", backend.Block1x32, transposed(backend.Block1x32), fp8.E8M0},
 		{"mixed", backend.Block1x128, transposed(backend.Block1x32), fp8.F32},
 	}
 	const m, n, k = 19, 130, 300
+	// Sizes and formats that cuBLASLt takes, with blocks and tiles that are not full.
+	for _, kind := range kinds {
+		for _, size := range [][3]int{{132, 144, 288}, {8, 16, 96}, {4, 16, 512}} {
+			s.add(func(b *fixture) {
+				op := b.operands(fp8.E4M3, fp8.E5M2, size[0], size[1], size[2], false, true)
+				b.blocked(op.A, kind.a, kind.scale)
+				if kind.b != backend.PerTensor {
+					b.blocked(op.B, transposed(kind.b), kind.scale)
+				}
+				op.Out = b.result("out", fp8.F32, gemm(fp8.E4M3, op.Accum, size[2]), size[0], size[1])
+				b.p.Add(op)
+			}, "matmul/blocks/%s/%dx%dx%d", kind.name, size[0], size[1], size[2])
+		}
+	}
+	for _, size := range [][3]int{{132, 144, 288}, {8, 16, 96}} {
+		s.add(func(b *fixture) {
+			op := b.operands(fp8.E2M1, fp8.E2M1, size[0], size[1], size[2], false, true)
+			b.blocked(op.A, backend.ScaleBlock{Rows: 1, Cols: 16}, fp8.E4M3)
+			b.blocked(op.B, backend.ScaleBlock{Rows: 16, Cols: 16}, fp8.E4M3)
+			op.A.Outer, op.B.Outer = b.scalar("a.outer", 3), b.scalar("b.outer", 0x1p-9)
+			op.Residual = b.normal("residual", fp8.F32, size[0], size[1])
+			op.Out = b.result("out", fp8.F32, gemm(fp8.E2M1, op.Accum, size[2]), size[0], size[1])
+			b.p.Add(op)
+		}, "matmul/blocks/nvfp4/%dx%dx%d", size[0], size[1], size[2])
+	}
 	for _, kind := range kinds {
 		for trans := range 4 {
 			ta, tb := trans&1 != 0, trans&2 != 0

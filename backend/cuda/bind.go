@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/csrc/libcuda"
 	"octet/csrc/libcuda/kernels"
 	"octet/fp8"
 )
@@ -39,6 +40,7 @@ type gemm struct {
 	fast           bool // accumulate in the tensor core, without promotion to FP32 registers
 	a, b, c, d     matrix
 	beta           float32 // 0: no C
+	factors        uint64  // address of alpha and beta; 0: alpha is 1
 }
 
 type matrix struct {
@@ -46,6 +48,7 @@ type matrix struct {
 	address uint64
 	ld      int
 	scale   uint64 // address of scale_inv; 0: none
+	mode    libcuda.ScaleMode
 }
 
 // binder turns the nodes of a set of programs into calls. It does not access a device:
@@ -104,8 +107,8 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 			return unsupported(n, "its casts read two controls, %s and %s", c.Control, control)
 		}
 		control = cmp.Or(c.Control, control)
-		if c.Rule != fp8.Exact && c.Rule != fp8.Pow2Down && c.Rule != fp8.RoundUp {
-			return unsupported(n, "the block scales of %s are rounded %s, which the kernels cannot: use exact or pow2 scales, or e8m0", c.Out, c.Rule)
+		if c.Rule == fp8.Quotient && c.ScaleInv.DType != fp8.E4M3 {
+			return unsupported(n, "the block scales of %s are in %s, which the kernels lack: use fp32, e8m0 or e4m3", c.Out, c.ScaleInv.DType)
 		}
 	}
 	if longest := longestCasts(n.Op); longest > maxCasts {
@@ -117,11 +120,13 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 		switch {
 		case !known:
 			return unsupported(n, "%s is %s, a format that the kernels lack", o.Field, t)
-		case t.Outer != nil:
-			return unsupported(n, "%s is %s with an outer factor", o.Field, t)
 		case t.DType == fp8.I32 && !t.Contiguous():
 			return unsupported(n, "%s is %s, a view with gaps: copy it to a contiguous tensor", o.Field, t)
 		case slices.Contains(blockScaled, o.FieldName()):
+		case t.DType.Size() == 0:
+			return unsupported(n, "%s is %s, which only casts of Quantize write and GEMMs read", o.Field, t)
+		case t.Outer != nil:
+			return unsupported(n, "%s is %s with an outer factor", o.Field, t)
 		case t.Block != backend.PerTensor:
 			return unsupported(n, "%s is %s with block scales (%s)", o.Field, t, t.Block)
 		case t.DType == fp8.E8M0:
@@ -218,7 +223,7 @@ func settings(op backend.Op) (words []uint64) {
 var formats = map[fp8.DType]kernels.Format{
 	fp8.F32: kernels.F32, fp8.BF16: kernels.BF16, fp8.F16: kernels.F16,
 	fp8.E4M3: kernels.E4M3, fp8.E4M3IEEE: kernels.E4M3IEEE, fp8.E5M2: kernels.E5M2,
-	fp8.I32: kernels.I32, fp8.E8M0: kernels.E8M0,
+	fp8.I32: kernels.I32, fp8.E8M0: kernels.E8M0, fp8.E2M1: kernels.E2M1,
 }
 
 // of returns the address of a tensor's first element, 0 for nil.
@@ -256,7 +261,8 @@ func (b *binder) cast(c backend.Cast) []uint64 {
 	var flags kernels.Flag
 	for flag, set := range map[kernels.Flag]bool{
 		kernels.Stochastic: c.Rounding == fp8.Stochastic, kernels.Tokens: c.Tokens, kernels.Transpose: c.Transpose, kernels.Pow2: c.Rule == fp8.Pow2Down,
-		kernels.ScaleE8M0: c.ScaleInv != nil && c.ScaleInv.DType == fp8.E8M0,
+		kernels.ScaleE8M0: c.ScaleInv != nil && c.ScaleInv.DType == fp8.E8M0, kernels.ScaleE4M3: c.ScaleInv != nil && c.ScaleInv.DType == fp8.E4M3,
+		kernels.ScaleDown: c.Rule == fp8.RoundDown,
 	} {
 		if set {
 			flags |= flag

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"cmp"
+	"math"
 
 	"octet/backend"
 	"octet/csrc/libcuda/kernels"
@@ -10,7 +11,7 @@ import (
 
 // Ops whose calls depend on more than an extent.
 
-var _ = implementNode((*binder).matMul)
+var _ = implementNode((*binder).matMul, "A", "B")
 
 // matMul binds a matrix product, which lowering has reduced to a single GEMM.
 func (b *binder) matMul(n *backend.Node, o *backend.MatMul) ([]call, error) {
@@ -27,7 +28,7 @@ func (b *binder) matMul(n *backend.Node, o *backend.MatMul) ([]call, error) {
 		p.c, p.beta = p.d, 1
 	}
 	b.hasGEMM = true
-	return []call{{gemm: &p}}, nil
+	return append(b.scales(o, &p), call{gemm: &p}), nil
 }
 
 func (b *binder) matrix(t *backend.Tensor) matrix {
@@ -57,16 +58,21 @@ func (b *binder) amax(o *backend.Amax) ([]call, error) {
 	return b.shaped("amax_columns", o, extent(o.X)...)
 }
 
-var _ = implement((*binder).castHealth, "Codes")
+var _ = implementNode((*binder).castHealth, "Codes")
 
-func (b *binder) castHealth(o *backend.CastHealth) ([]call, error) {
+func (b *binder) castHealth(n *backend.Node, o *backend.CastHealth) ([]call, error) {
 	rows, cols := o.X.Rows(), o.X.Cols()
-	e8m0 := 0
-	if o.Codes.Scale.DType == fp8.E8M0 {
-		e8m0 = 1
+	scale := o.Codes.Scale.DType
+	if scale != fp8.F32 && scale != fp8.E8M0 && scale != fp8.E4M3 {
+		return nil, unsupported(n, "Codes is %s with scales in %s, which the kernels lack: use fp32, e8m0 or e4m3", o.Codes, scale)
 	}
-	return b.shaped("cast_health", o, rows, cols, o.Codes.Scale.Elems(),
-		cmp.Or(o.Codes.Block.Rows, rows), cmp.Or(o.Codes.Block.Cols, cols), e8m0)
+	l, _ := kernels.Of("cast_health", rows, cols)
+	args := b.args(o, rows, cols, o.Codes.Scale.Elems(), cmp.Or(o.Codes.Block.Rows, rows), cmp.Or(o.Codes.Block.Cols, cols), int(formats[scale]))
+	lowest, highest := scale.ScaleRange()
+	for _, x := range []float32{lowest, highest, o.Codes.DType.ClipLimit()} {
+		args = append(args, math.Float64bits(float64(x)))
+	}
+	return b.launches(l, append(args, b.of(o.Codes.Outer))), nil
 }
 
 var _ = implement((*binder).updateScale)

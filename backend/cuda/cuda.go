@@ -70,9 +70,18 @@
 // The sensors are read by NVIDIA's management library NVML (sensors.go), which is
 // optional. It reads the whole board, including the load of other processes.
 //
+// # Scales
+//
+// Besides scales per tensor, GEMMs take those that cuBLASLt documents for the GPU and its
+// version (scaling.go): per row, in blocks of 1×128 and of 128×128 on compute capability 9.0,
+// MXFP8 and NVFP4 from 10.0 on. Where cuBLASLt wants scales in another layout than the stored one, a
+// kernel rearranges them before the GEMM, in scratch memory (scale_layout.cu). No GPU has run
+// this yet. A device name with a compute capability, such as cuda:sm_90, plans for it without
+// a GPU; training opens only a GPU that has it.
+//
 // # Caveats
 //
-// GEMM operands with block scales are refused. An error of the device surfaces in a later
+// An error of the device surfaces in a later
 // call, at the latest in Read or a Fetch's End. After backend.ErrDeviceLost only a new
 // process can use the GPU again. Context, compiled kernels and cuBLASLt's handle live
 // until the process ends, so a second Open of a GPU is quick.
@@ -120,8 +129,9 @@ const headTokens = 1024
 
 // options are what a device name such as "cuda:1,attention=mma" sets.
 type options struct {
-	gpu int  // ordinal
-	mma bool // attention by mma.sync, even if the GPU has wgmma
+	gpu        int  // ordinal
+	mma        bool // attention by mma.sync, even if the GPU has wgmma
+	capability int  // the GPU must have it, 90 for 9.0; 0: any
 }
 
 // parse splits a device name into its options.
@@ -129,37 +139,56 @@ func parse(device string) (opts options, err error) {
 	named := false
 	for option := range strings.SplitSeq(device, ",") {
 		n, err := strconv.ParseUint(option, 10, 16)
+		sm, isSM := strings.CutPrefix(option, "sm_")
+		capability, smErr := strconv.ParseUint(sm, 10, 16)
 		switch {
 		case err == nil && !named:
 			opts.gpu, named = int(n), true
 		case option == "attention=mma":
 			opts.mma = true
+		case isSM && smErr == nil && capability >= 89:
+			opts.capability = int(capability)
 		case device != "":
-			return options{}, fmt.Errorf("unknown device %q of backend cuda (known: the number of a GPU, such as cuda:0, or plain cuda; and attention=mma, which runs attention by mma.sync instead of wgmma on Hopper, such as cuda:0,attention=mma)", device)
+			return options{}, fmt.Errorf("unknown device %q of backend cuda (known: the number of a GPU, such as cuda:0, or plain cuda; sm_89, sm_90 and later, which plan for this compute capability without a GPU, such as cuda:sm_90; and attention=mma, which runs attention by mma.sync instead of wgmma on Hopper, such as cuda:0,attention=mma)", device)
 		}
 	}
 	return opts, nil
 }
 
-// spec returns what cuBLASLt documents for Ada and Hopper (compute capability 8.9 and
-// 9.0), which later devices support too: OCP's E4M3, and every pair of FP8 operands
-// except E5M2×E5M2, which tensor cores support and cuBLASLt does not. Casts are Octet's
-// own kernels, so stochastic rounding works.
+// newest is the version of cuBLASLt that a device name with a compute capability stands for.
+const newest = 1300
+
+// spec returns what cuBLASLt documents for the named GPU and the installed library. Of a
+// compute capability in the name it assumes the newest library. On a machine without GPU and
+// without a name, it returns what all supported GPUs have. Casts are Octet's own kernels, so
+// stochastic rounding works.
 func spec(device string) (backend.Spec, error) {
-	if _, err := parse(device); err != nil {
+	opts, err := parse(device)
+	if err != nil {
 		return backend.Spec{}, err
 	}
+	if opts.capability == 0 {
+		return specOf(installed(opts.gpu)), nil
+	}
+	return specOf(opts.capability, newest), nil
+}
+
+// specOf returns the Spec of GPUs of a compute capability, 90 for 9.0, with a version of
+// cuBLASLt, 1209 for 12.9. Zeros stand for any.
+func specOf(capability, version int) backend.Spec {
+	name := "Ada, Hopper or later"
+	if capability > 0 {
+		name = fmt.Sprintf("compute capability %d.%d", capability/10, capability%10)
+	}
 	return backend.Spec{
-		Backend: "cuda", Device: "Ada, Hopper or later", E4M3: fp8.E4M3,
-		Pairs: fp8.PerTensor([][2]fp8.DType{
-			{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3},
-		}...),
+		Backend: "cuda", Device: name, E4M3: fp8.E4M3,
+		Pairs:  gemmPairs(capability, version),
 		Masked: true, SeedSigns: true, Stochastic: true,
 		HeadTokens: headTokens,
 		// The SXM boards; smaller ones exist. CUDA reports less memory than the data
 		// sheet, because the driver reserves some.
 		Capacities: []backend.Capacity{{Device: "H100 (80 GB)", Bytes: 79 << 30}, {Device: "H200 (141 GB)", Bytes: 139 << 30}},
-	}, nil
+	}
 }
 
 // open opens one backend per rank on consecutive GPUs: cuda:2 with two ranks uses GPUs 2

@@ -73,7 +73,7 @@ func openRanks(opts options, o backend.Options) (_ []backend.Backend, err error)
 	}
 	for i := range ranks {
 		openOne := func() error {
-			d, err := openDevice(first+i, opts.mma, o.Choices)
+			d, err := openDevice(first+i, opts, o.Choices)
 			if err == nil {
 				devices = append(devices, d)
 			}
@@ -100,24 +100,25 @@ func openRanks(opts options, o backend.Options) (_ []backend.Backend, err error)
 	return list, nil
 }
 
-func openDevice(ordinal int, mma bool, earlier []byte) (*device, error) {
+func openDevice(ordinal int, opts options, earlier []byte) (*device, error) {
 	g, err := openGPU(ordinal)
 	if err != nil {
 		return nil, err
+	}
+	if has := capabilityOf(g.GPU); opts.capability > 0 && has != opts.capability {
+		return nil, fmt.Errorf("%w: GPU %d has compute capability %d.%d, not that of sm_%d: name it cuda:%[2]d", backend.ErrNoDevice, ordinal, has/10, has%10, opts.capability)
 	}
 	s, err := g.NewStream()
 	if err != nil {
 		return nil, (&device{gpu: g}).failure("open a stream", 0, err)
 	}
-	return (&device{gpu: g, stream: s, mma: mma, earlier: parseChoices(earlier, g.lt.Version)}).start()
+	return (&device{gpu: g, stream: s, mma: opts.mma, earlier: parseChoices(earlier, g.lt.Version)}).start()
 }
 
 // start completes a device whose GPU and stream are set.
 func (d *device) start() (_ *device, err error) {
 	d.chosen = noChoices(d.lt.Version)
-	if d.spec, err = spec(""); err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
+	d.spec = specOf(capabilityOf(d.GPU), versionOf(d.lt.Library))
 	d.spec.Device = fmt.Sprintf("%s, compute capability %d.%d", d.Name, d.Major, d.Minor)
 	d.spec.Arithmetic = d.arithmetic()
 	if err := d.stage(); err != nil {
@@ -224,7 +225,7 @@ func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
 	if err := d.vars.CheckCopy(t, n); err != nil {
 		return 0, err
 	}
-	return d.addresses[t.Root()] + libcuda.Ptr(t.Offset*t.DType.Size()), nil
+	return d.addresses[t.Root()] + libcuda.Ptr(t.DType.Bytes(t.Offset)), nil
 }
 
 // Close frees this backend's memory and ends its group. The GPU stays open for other

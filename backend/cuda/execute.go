@@ -311,13 +311,13 @@ func (m memory) at(t *backend.Tensor) libcuda.Ptr {
 	if !ok {
 		root = m.arena + libcuda.Ptr(m.plan.Offsets[t.Root()])
 	}
-	return root + libcuda.Ptr(t.Offset*t.DType.Size())
+	return root + libcuda.Ptr(t.DType.Bytes(t.Offset))
 }
 
 // span returns the bytes from a tensor's first element to its last, including gaps
 // between rows.
 func (m memory) span(t *backend.Tensor) ([]byte, error) {
-	raw := make([]byte, ((t.Rows()-1)*t.LD+t.Cols())*t.DType.Size())
+	raw := make([]byte, t.DType.Bytes((t.Rows()-1)*t.LD+t.Cols()))
 	return raw, m.download(raw, m.at(t))
 }
 
@@ -326,7 +326,7 @@ func (m memory) Read(t *backend.Tensor) ([]byte, error) {
 	if err != nil || t.Contiguous() {
 		return raw, err
 	}
-	row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()
+	row, ld := t.DType.Bytes(t.Cols()), t.DType.Bytes(t.LD)
 	out := make([]byte, 0, t.Bytes())
 	for r := range t.Rows() {
 		out = append(out, raw[r*ld:r*ld+row]...)
@@ -339,7 +339,7 @@ func (m memory) Write(t *backend.Tensor, src []byte) error {
 		return fmt.Errorf("cuda: %s needs %d bytes, got %d", t, t.Bytes(), len(src))
 	}
 	if !t.Contiguous() {
-		row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()
+		row, ld := t.DType.Bytes(t.Cols()), t.DType.Bytes(t.LD)
 		raw, err := m.span(t)
 		if err != nil {
 			return err

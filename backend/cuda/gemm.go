@@ -48,12 +48,12 @@ func (p *gemm) key() gemmKey {
 // ltGemm returns the GEMM as cuBLASLt's binding takes it.
 func (p *gemm) ltGemm() libcuda.Gemm {
 	of := func(m matrix) libcuda.Matrix {
-		return libcuda.Matrix{DType: m.dtype, Data: libcuda.Ptr(m.address), LD: m.ld, Scale: libcuda.Ptr(m.scale)}
+		return libcuda.Matrix{DType: m.dtype, Data: libcuda.Ptr(m.address), LD: m.ld, Scale: libcuda.Ptr(m.scale), Mode: m.mode}
 	}
 	return libcuda.Gemm{
 		M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
 		A: of(p.a), B: of(p.b), C: of(p.c), D: of(p.d),
-		Alpha: 1, Beta: p.beta, FastAccum: p.fast,
+		Alpha: 1, Beta: p.beta, Factors: libcuda.Ptr(p.factors), FastAccum: p.fast,
 	}
 }
 
@@ -119,6 +119,9 @@ func (t *tuner) prepare(calls []call) ([]readyCall, error) {
 // algo returns the algorithm for a GEMM and chooses it if its kind is new.
 func (t *tuner) algo(p *gemm, matMul *libcuda.MatMul) (libcuda.Algo, error) {
 	kind := fmt.Sprintf("%+v", p.key())
+	if p.a.mode != libcuda.PerTensor {
+		kind += fmt.Sprintf(" scales %d %d", p.a.mode, p.b.mode)
+	}
 	if algo, ok := t.algos[kind]; ok {
 		return algo, nil
 	}
@@ -267,8 +270,13 @@ func (t *tuner) moved(p *gemm) (gemm, bool) {
 	for i, rows := range []int{rowsA, rowsB, q.m, q.m} {
 		if m := list[i]; m.address != 0 {
 			m.address = uint64(end) + m.address%align
-			end += backend.Aligned(int64(rows*m.ld*m.dtype.Size())+align, align)
+			end += backend.Aligned(int64(m.dtype.Bytes(rows*m.ld))+align, align)
 		}
+	}
+	scales := uint64(0) // the first align bytes hold no matrix
+	if bytes := max(q.a.mode.Scales(q.m, q.k), q.b.mode.Scales(q.n, q.k)) * q.a.mode.Bytes(); bytes > align {
+		scales = uint64(end)
+		end += backend.Aligned(int64(bytes), align)
 	}
 	if end > t.bytes {
 		at, err := t.gpu.Alloc(int(end))
@@ -285,8 +293,17 @@ func (t *tuner) moved(p *gemm) (gemm, bool) {
 			m.address += uint64(t.buffer)
 		}
 		if m.scale != 0 {
-			m.scale = uint64(t.buffer) // the first align bytes hold no matrix
+			m.scale = uint64(t.buffer) + scales // all operands share them
 		}
 	}
-	return q, t.stream.Fill(t.buffer, pattern, int(end)) == nil
+	if t.stream.Fill(t.buffer, pattern, int(end)) != nil {
+		return q, false
+	}
+	// The padding of scales of 16 and 32 elements must be zero. As E8M0 and E4M3 a zero is no
+	// obstacle: 2^-127, and 0.
+	padded := q.a.mode.Bytes() == 1
+	if q.factors != 0 {
+		q.factors = uint64(t.buffer)
+	}
+	return q, !padded || t.stream.Fill(t.buffer+libcuda.Ptr(scales), 0, int(uint64(end)-scales)) == nil
 }

@@ -209,6 +209,31 @@ func available(device string) error {
 	return usable(opts.gpu)
 }
 
+// installed returns the compute capability of a GPU, 90 for 9.0, and the version of the
+// cuBLASLt that it would use, 1209 for 12.9; zeros if it cannot be used.
+func installed(ordinal int) (capability, version int) {
+	driver, err := libcuda.ProbeDriver()
+	if err != nil || ordinal >= len(driver.GPUs) {
+		return 0, 0
+	}
+	lib, err := libcuda.ProbeCublasLt(driver.Version)
+	if err != nil {
+		return 0, 0
+	}
+	return capabilityOf(driver.GPUs[ordinal]), versionOf(lib)
+}
+
+func capabilityOf(g libcuda.GPU) int { return 10*g.Major + g.Minor }
+
+// versionOf returns 1209 for version 12.9.1 of a library, 0 if it is unknown.
+func versionOf(lib libcuda.Library) int {
+	var major, minor int
+	if _, err := fmt.Sscanf(lib.Version, "%d.%d", &major, &minor); err != nil {
+		return 0
+	}
+	return 100*major + minor
+}
+
 // usable returns why a GPU cannot be used, in one sentence. It allocates no device
 // memory.
 func usable(ordinal int) error {

@@ -373,7 +373,7 @@ func TestCommunicatorsForAnEndedGroup(t *testing.T) {
 	var devices []*device
 	var gpus []*libcuda.Device
 	for i := range 2 {
-		d, err := openDevice(i, false, nil)
+		d, err := openDevice(i, options{}, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, d.Close()) })
 		devices, gpus = append(devices, d), append(gpus, d.gpu.Device)

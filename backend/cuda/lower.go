@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/csrc/libcuda"
 	"octet/csrc/libcuda/kernels"
 	"octet/fp8"
 )
@@ -95,6 +96,9 @@ func (l *lowering) survey(p *backend.Program) error {
 				continue
 			}
 			root := x.t.Root()
+			if x.t.Base != nil && x.t.Block != backend.PerTensor {
+				return unsupported(n, "%s is %s, a view with block scales, which lowering cannot transpose", x.name, x.t)
+			}
 			if _, _, ok := corner(x.t); !ok {
 				return unsupported(n, "%s is %s, a view that is not a rectangle of %s, so lowering cannot transpose it", x.name, x.t, root)
 			}
@@ -122,8 +126,14 @@ func (l *lowering) checkGEMM(n *backend.Node, o *backend.MatMul) error {
 	if a, b := o.Encodings(); !l.spec.Multiplies(a, b) {
 		return unsupported(n, "%s × %s, A is %s and B is %s", a, b, o.A, o.B)
 	}
-	_, cols, k := o.Dims()
+	rows, cols, k := o.Dims()
 	const unit, bytes = 16, 16
+	switch mode, _ := scaleModes(o); {
+	case (mode == libcuda.Vec128 || mode == libcuda.Block128) && rows%4 != 0:
+		return unsupported(n, "m is %d, A is %s and Out is %s: with scales of 128 elements, the m of an FP8 GEMM must be a multiple of 4, such as %s", rows, o.A, o.Out, nearest(rows, 4))
+	case mode.Elements() > 0 && mode.Elements() < 128 && k%32 != 0:
+		return unsupported(n, "k is %d, A is %s and B is %s: with scales of %d elements, k must be a multiple of 32, such as %s", k, o.A, o.B, mode.Elements(), nearest(k, 32))
+	}
 	if k%unit != 0 {
 		return unsupported(n, "k is %d, A is %s and B is %s: the k of an FP8 GEMM must be a multiple of %d, such as %s", k, o.A, o.B, unit, nearest(k, unit))
 	}
@@ -138,8 +148,7 @@ func (l *lowering) checkGEMM(n *backend.Node, o *backend.MatMul) error {
 		}
 	}
 	for _, t := range list {
-		size := t.DType.Size()
-		if t.LD*size%bytes != 0 || t.Offset*size%bytes != 0 {
+		if t.DType.Bytes(t.LD)%bytes != 0 || t.DType.Bytes(t.Offset)%bytes != 0 {
 			return unsupported(n, "%s is a view whose rows do not begin on multiples of %d bytes", t, bytes)
 		}
 	}
@@ -183,8 +192,11 @@ func (l *lowering) declareCopies(programs []*backend.Program) error {
 		name, vars := t.Name+".t", programs[0].Vars()
 		c := vars.Lookup(name)
 		if c == nil {
-			c = vars.Tensor(backend.Stash, name, t.DType, t.Cols(), t.Rows())
-			c.Scale = t.Scale
+			stash := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
+				return vars.Tensor(backend.Stash, name, d, shape...)
+			}
+			c = stash(name, t.DType, t.Cols(), t.Rows())
+			scaleAs(c, t, stash)
 		}
 		l.copies[t] = c
 	}
@@ -248,6 +260,18 @@ func (l *lowering) copyOf(t *backend.Tensor) *backend.Tensor {
 	return c.RowRange(col, t.Cols()).Columns(t.Name+".t", row, t.Rows())
 }
 
+// scaleAs gives copy, a transposed copy of t, the scales of t: per tensor the same, per block
+// transposed ones of its own.
+func scaleAs(copy, t *backend.Tensor, declare func(name string, d fp8.DType, shape ...int) *backend.Tensor) {
+	copy.Scale, copy.Outer = t.Scale, t.Outer
+	if t.Block == backend.PerTensor {
+		return
+	}
+	copy.Block = backend.ScaleBlock{Rows: t.Block.Cols, Cols: t.Block.Rows}
+	rows, cols := copy.Block.ScaleShape(copy.Rows(), copy.Cols())
+	copy.Scale = declare(copy.Name+".scale_inv", t.Scale.DType, rows, cols)
+}
+
 // corner returns where t begins in its base, and whether t is a rectangle of it.
 func corner(t *backend.Tensor) (row, col int, ok bool) {
 	width := t.Root().Cols()
@@ -270,10 +294,13 @@ func (l *lowering) withCopy(r *backend.Rewriter, c backend.Cast, read map[*backe
 	temp := c.Out.Class == backend.Temp
 	if temp {
 		t := r.Temp(c.Out.Name+".t", c.Out.DType, c.Out.Cols(), c.Out.Rows())
-		t.Scale = c.Out.Scale
+		scaleAs(t, c.Out, r.Temp)
 		l.copies[c.Out] = t
 	}
 	transposed.Out = l.copies[c.Out]
+	if c.ScaleInv != nil {
+		transposed.ScaleInv = transposed.Out.Scale
+	}
 	if temp && !read[c.Out] {
 		return []backend.Cast{transposed}
 	}

@@ -11,7 +11,7 @@ type block struct{ temps, workspace, scratch, tables int64 }
 
 // measure binds programs to arbitrary addresses and returns how much memory they need.
 func measure(plan *backend.Plan, programs []*backend.Program) (block, error) {
-	b := binder{address: func(t *backend.Tensor) uint64 { return uint64(align + t.Offset*t.DType.Size()) }}
+	b := binder{address: func(t *backend.Tensor) uint64 { return uint64(align + t.DType.Bytes(t.Offset)) }}
 	if _, err := b.bindAll(programs); err != nil {
 		return block{}, err
 	}

@@ -29,3 +29,6 @@ func probe() []backend.Finding { return nil }
 func examine(string, []*backend.Program) iter.Seq[backend.Finding] {
 	return func(func(backend.Finding) bool) {}
 }
+
+// installed returns zeros: this binary has no CUDA backend.
+func installed(int) (capability, version int) { return 0, 0 }

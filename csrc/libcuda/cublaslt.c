@@ -39,7 +39,7 @@ octet_status octet_lt_free(const octet_device *d, const octet_cublaslt *api, oct
 
 static const cudaDataType_t types[] = {
 	[OCTET_F32] = CUDA_R_32F,      [OCTET_BF16] = CUDA_R_16BF,    [OCTET_F16] = CUDA_R_16F,
-	[OCTET_E4M3] = CUDA_R_8F_E4M3, [OCTET_E5M2] = CUDA_R_8F_E5M2,
+	[OCTET_E4M3] = CUDA_R_8F_E4M3, [OCTET_E5M2] = CUDA_R_8F_E5M2, [OCTET_E2M1] = CUDA_R_4F_E2M1,
 };
 
 static int narrow(const octet_matrix *m) { return m->format == OCTET_E4M3 || m->format == OCTET_E5M2; }
@@ -62,8 +62,18 @@ static octet_status describe(const octet_cublaslt *api, octet_matmul *p) {
 		SET(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g->b.scale);
 	if (g->a.scale)
 		SET(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g->a.scale);
+	const int32_t device = CUBLASLT_POINTER_MODE_DEVICE;
+	if (g->factors)
+		SET(CUBLASLT_MATMUL_DESC_POINTER_MODE, device);
 	if (g->d.scale)
 		SET(CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, g->d.scale);
+	// CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, 0, is the default, and the only mode before
+	// CUDA 12.8.
+	const int32_t mode_a = g->b.mode, mode_b = g->a.mode;
+	if (mode_a)
+		SET(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode_a);
+	if (mode_b)
+		SET(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode_b);
 	if (g->amax)
 		SET(CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, g->amax);
 	if (narrow(&g->a)) { // no effect for other formats
@@ -192,9 +202,12 @@ octet_status octet_matmul_run(const octet_device *d, const octet_cublaslt *api, 
 	const octet_gemm *g = &p->g;
 	cublasLtMatmulAlgo_t chosen;
 	memcpy(&chosen, algo->data, sizeof chosen);
+	const float *alpha = &g->alpha, *beta = &g->beta;
+	if (g->factors)
+		alpha = (const float *)g->factors, beta = alpha + 1;
 	ENTER(d);
-	TRY(api, cublasLtMatmul, (cublasLtHandle_t)lt, p->desc, &g->alpha, (const void *)g->b.data, p->b,
-	    (const void *)g->a.data, p->a, &g->beta, (const void *)g->c.data, p->c, (void *)g->d.data, p->d, &chosen,
+	TRY(api, cublasLtMatmul, (cublasLtHandle_t)lt, p->desc, alpha, (const void *)g->b.data, p->b,
+	    (const void *)g->a.data, p->a, beta, (const void *)g->c.data, p->c, (void *)g->d.data, p->d, &chosen,
 	    (void *)workspace, bytes, (cudaStream_t)s);
 	return (octet_status){0};
 }

@@ -52,10 +52,13 @@ func (l *Lt) check(s C.octet_status) error {
 
 // Matrix is a row-major operand of a GEMM in device memory.
 type Matrix struct {
-	DType fp8.DType // F32, BF16, F16, E4M3 or E5M2
+	DType fp8.DType // F32, BF16, F16, E4M3, E5M2, or E2M1 for A and B
 	Data  Ptr
 	LD    int // elements between the starts of rows
-	Scale Ptr // F32 [1], for FP8 only; 0 means 1. Scale_inv for A and B, scale for D
+	// Scale_inv of A and B, in Mode's format and layout, or scale of D, F32 [1]; for FP8 only.
+	// 0 means 1.
+	Scale Ptr
+	Mode  ScaleMode // of A and B
 }
 
 // Gemm is a GEMM of row-major matrices,
@@ -73,12 +76,22 @@ type Matrix struct {
 // and N and K multiples of 16 whatever D's format (cuBLASLt calls our N its M). D may be
 // wide, or FP8 for FP8 operands: E5M2 only if one of them is. C has D's format, or 16
 // bits if D is FP8, and may be D itself if it has D's format.
+//
+// Scales of A and B that are not per tensor multiply elements or partial sums, where the
+// equation has A.Scale and B.Scale. D is then wide, and these modes exist (the same
+// documentation):
+//
+//	compute capability 9.0, CUDA 12.9   PerRow × PerRow; Vec128 × Vec128, Vec128 × Block128
+//	                                    and Block128 × Vec128 with M in multiples of 4
+//	10.0 and later, CUDA 12.8           Vec32E8M0 × Vec32E8M0; Vec16E4M3 × Vec16E4M3 for E2M1,
+//	                                    whose K is a multiple of 32
 type Gemm struct {
 	M, N, K        int
 	TransA, TransB bool
 	A, B, D        Matrix
 	C              Matrix // Data 0: no C
 	Alpha, Beta    float32
+	Factors        Ptr  // Alpha and Beta, F32 [2] in device memory; Beta still says whether there is a C. 0: the fields
 	AmaxD          Ptr  // F32 [1], overwritten; FP8 D only; 0: no amax
 	FastAccum      bool // FP8: accumulate in the tensor core, without promotion to FP32 registers
 	SplitK         bool // Algos may include split-k, which sums in an order of its own
@@ -91,7 +104,7 @@ func (g *Gemm) String() string {
 
 // formats are the shim's numbers of cuBLASLt's formats.
 var formats = map[fp8.DType]C.int{
-	fp8.F32: C.OCTET_F32, fp8.BF16: C.OCTET_BF16, fp8.F16: C.OCTET_F16, fp8.E4M3: C.OCTET_E4M3, fp8.E5M2: C.OCTET_E5M2,
+	fp8.F32: C.OCTET_F32, fp8.BF16: C.OCTET_BF16, fp8.F16: C.OCTET_F16, fp8.E4M3: C.OCTET_E4M3, fp8.E5M2: C.OCTET_E5M2, fp8.E2M1: C.OCTET_E2M1,
 }
 
 // MatMul is a Gemm described to cuBLASLt: sizes, formats and addresses.
@@ -107,7 +120,7 @@ func (l *Lt) NewMatMul(g Gemm) (*MatMul, error) {
 	c := C.octet_gemm{
 		m: C.int64_t(g.M), n: C.int64_t(g.N), k: C.int64_t(g.K),
 		trans_a: flag(g.TransA), trans_b: flag(g.TransB), fast: flag(g.FastAccum), split: flag(g.SplitK),
-		alpha: C.float(g.Alpha), beta: C.float(g.Beta), amax: C.uint64_t(g.AmaxD),
+		alpha: C.float(g.Alpha), beta: C.float(g.Beta), amax: C.uint64_t(g.AmaxD), factors: C.uint64_t(g.Factors),
 	}
 	for _, o := range []struct {
 		name string
@@ -118,7 +131,7 @@ func (l *Lt) NewMatMul(g Gemm) (*MatMul, error) {
 		if !ok && (o.name != "C" || g.C.Data != 0) {
 			return nil, fmt.Errorf("%v: cuBLASLt has no format %s for %s", &g, o.from.DType, o.name)
 		}
-		*o.to = C.octet_matrix{format: format, ld: C.int64_t(o.from.LD), data: C.uint64_t(o.from.Data), scale: C.uint64_t(o.from.Scale)}
+		*o.to = C.octet_matrix{format: format, ld: C.int64_t(o.from.LD), data: C.uint64_t(o.from.Data), scale: C.uint64_t(o.from.Scale), mode: C.int(o.from.Mode)}
 	}
 	if g.C.Data == 0 && g.Beta != 0 {
 		return nil, fmt.Errorf("%v: Beta is %v, but there is no C", &g, g.Beta)

@@ -19,6 +19,9 @@
 
 #define CONSTANT(name, value) _Static_assert((int)name == value, #name);
 OCTET_CONSTANTS(CONSTANT)
+#if CUBLAS_VERSION >= 120900
+OCTET_SCALE_CONSTANTS(CONSTANT)
+#endif
 
 _Static_assert(CUBLAS_OP_N == 0 && CUBLAS_OP_T == 1, "the transposes");
 _Static_assert(sizeof(CUdevice) == 4 && sizeof(CUresult) == 4 && sizeof(cublasStatus_t) == 4 && sizeof(cudaDataType_t) == 4 &&

@@ -113,13 +113,14 @@ octet_status octet_nvrtc_compile(const octet_nvrtc *api, const char *name, const
 
 // cublaslt.c
 
-enum { OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_E4M3, OCTET_E5M2 };
+enum { OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_E4M3, OCTET_E5M2, OCTET_E2M1 };
 
 typedef struct {
 	int format;
 	int64_t ld;
 	uint64_t data;
 	uint64_t scale; // 0: none
+	int mode;       // of the scales of a and b: cublasLtMatmulMatrixScale_t
 } octet_matrix;
 
 // A GEMM of row-major matrices.
@@ -127,6 +128,7 @@ typedef struct {
 	int64_t m, n, k;
 	int trans_a, trans_b, fast, split;
 	float alpha, beta;
+	uint64_t factors;        // alpha and beta in device memory; 0: the fields
 	octet_matrix a, b, c, d; // c.data 0: no C
 	uint64_t amax;           // of d before its scale; 0: no amax
 } octet_gemm;

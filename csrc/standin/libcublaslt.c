@@ -1,42 +1,18 @@
 //go:build ignore
 
-// Stand-in for libcublasLt.so: GEMMs of FP8, 16-bit and FP32 matrices with FP32 sums, k
+// Stand-in for libcublasLt.so: GEMMs of FP4, FP8, 16-bit and FP32 matrices with FP32 sums, k
 // ascending or, in one algorithm, descending. It rejects what NVIDIA's documentation of
 // cublasLtMatmul excludes. It uses the streams of the stand-in for the driver, which
 // OCTET_LIBCUDA must name. See standin.go.
 
 #define _GNU_SOURCE
-#include "standin.h"
+#include "libcublaslt.h"
 
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-	SUCCESS = 0,
-	NOT_INITIALIZED = 1,
-	INVALID_VALUE = 7,
-	EXECUTION_FAILED = 13,
-	NOT_SUPPORTED = 15,
-};
-
-enum { F32 = 0, F16 = 2, BF16 = 14, E4M3 = 28, E5M2 = 29 };
-
-// Attributes of a matmul descriptor, as indices of description.value.
-enum { TRANSA, TRANSB, A_SCALE, B_SCALE, D_SCALE, AMAX_D, FAST, ATTRIBUTES };
-
-typedef struct {
-	int compute, scale;
-	uint64_t value[ATTRIBUTES];
-} description;
-
-typedef struct {
-	int type;
-	uint64_t rows, cols;
-	int64_t ld;
-} layout;
 
 typedef struct {
 	uint64_t workspace;
@@ -74,7 +50,7 @@ typedef struct {
 	size_t count;
 } driver;
 
-size_t cublasLtGetVersion(void) { return 130102; }
+size_t cublasLtGetVersion(void) { return setting("STANDIN_CUBLASLT", 130102); }
 
 const char *cublasLtGetStatusString(int status) {
 	switch (status) {
@@ -127,8 +103,12 @@ int cublasLtMatmulDescDestroy(description *d) {
 int cublasLtMatmulDescSetAttribute(description *d, int attribute, const void *value, size_t bytes) {
 	static const struct {
 		int attribute, bytes;
-	} attributes[ATTRIBUTES] = {[TRANSA] = {3, 4}, [TRANSB] = {4, 4}, [A_SCALE] = {17, 8}, [B_SCALE] = {18, 8},
-			       [D_SCALE] = {20, 8}, [AMAX_D] = {21, 8}, [FAST] = {25, 1}};
+	} attributes[ATTRIBUTES] = {[POINTER_MODE] = {2, 4}, [TRANSA] = {3, 4}, [TRANSB] = {4, 4}, [A_SCALE] = {17, 8}, [B_SCALE] = {18, 8},
+			       [D_SCALE] = {20, 8}, [AMAX_D] = {21, 8}, [FAST] = {25, 1}, [A_MODE] = {31, 4},
+			       [B_MODE] = {32, 4}};
+	// Modes exist from CUDA 12.8 on, those of FP32 from 12.9 on.
+	if ((attribute == 31 || attribute == 32) && (*(const int *)value >= OUTER_VEC ? 120900 : 120800) > cublasLtGetVersion())
+		return INVALID_VALUE;
 	for (int i = 0; i < ATTRIBUTES; i++)
 		if (attributes[i].attribute == attribute && attributes[i].bytes == (int)bytes) {
 			memcpy(&d->value[i], value, bytes);
@@ -173,9 +153,6 @@ int cublasLtMatmulPreferenceSetAttribute(preference *p, int attribute, const voi
 
 // Checks.
 
-static int size(int type) { return type == F32 ? 4 : type == F16 || type == BF16 ? 2 : type == E4M3 || type == E5M2 ? 1 : 0; }
-static int is_fp8(int type) { return size(type) == 1; }
-
 // check returns the error that the heuristic and the matmul have in common, or SUCCESS.
 static int check(const description *p, const layout *a, const layout *b, const layout *c, const layout *d) {
 	if (!p || !a || !b || !c || !d)
@@ -186,24 +163,27 @@ static int check(const description *p, const layout *a, const layout *b, const l
 		return INVALID_VALUE;
 	const layout *all[] = {a, b, c, d};
 	for (int i = 0; i < 4; i++)
-		if (!size(all[i]->type) || !all[i]->rows || !all[i]->cols || all[i]->ld < (int64_t)all[i]->rows)
+		if (!bits(all[i]->type) || !all[i]->rows || !all[i]->cols || all[i]->ld < (int64_t)all[i]->rows)
 			return INVALID_VALUE;
 	if (p->compute != 68 || p->scale != F32)
 		return NOT_SUPPORTED;
 
-	if (!is_fp8(a->type)) {
+	if (!is_narrow(a->type)) {
 		// All types are equal, or 16-bit operands have an FP32 output. Only FP8 matrices
 		// have scales.
 		if (a->type != b->type || c->type != d->type || (d->type != a->type && d->type != F32))
 			return NOT_SUPPORTED;
-		return p->value[A_SCALE] || p->value[B_SCALE] || p->value[D_SCALE] || p->value[AMAX_D] ? NOT_SUPPORTED : SUCCESS;
+		return p->value[A_SCALE] || p->value[B_SCALE] || p->value[D_SCALE] || p->value[AMAX_D] || p->value[A_MODE] || p->value[B_MODE] ? NOT_SUPPORTED : SUCCESS;
 	}
 	const long capability = setting("STANDIN_CAPABILITY", 90);
-	if (!is_fp8(b->type) || (a->type == E5M2 && b->type == E5M2) || capability < 89)
+	if (!is_narrow(b->type) || (a->type == E5M2 && b->type == E5M2) || capability < 89)
 		return NOT_SUPPORTED;
 	if ((capability < 100 || capability >= 120) && (!ta || tb))
 		return NOT_SUPPORTED;
-	if (is_fp8(d->type)) {
+	const int scales = check_scales(p, a, b, d, m, n, k, capability);
+	if (scales)
+		return scales;
+	if (is_narrow(d->type)) {
 		if ((c->type != BF16 && c->type != F16) || (d->type == E5M2 && a->type == b->type))
 			return NOT_SUPPORTED;
 	} else if (c->type != d->type || p->value[D_SCALE] || p->value[AMAX_D]) {
@@ -217,8 +197,8 @@ static int check(const description *p, const layout *a, const layout *b, const l
 	if (m % 16 || k % 16)
 		return NOT_SUPPORTED;
 	for (int i = 0; i < 4; i++) {
-		const int bytes = size(all[i]->type);
-		if (all[i]->rows * bytes % 16 || all[i]->ld * bytes % 16)
+		const int each = bits(all[i]->type);
+		if (all[i]->rows * each % 128 || all[i]->ld * each % 128)
 			return NOT_SUPPORTED;
 	}
 	return SUCCESS;
@@ -277,75 +257,6 @@ int cublasLtMatmulAlgoConfigGetAttribute(const algorithm *algo, int attribute, v
 	return SUCCESS;
 }
 
-// Formats.
-
-typedef struct {
-	int fraction, min_exponent; // fraction bits; exponent of the smallest normal value
-	double max;                 // finite
-	unsigned max_code;
-	int infinity; // whether max_code + 1 is infinity
-	int sign;     // the sign bit
-} format;
-
-static format format_of(int type) {
-	switch (type) {
-	case E4M3: return (format){3, -6, 448, 0x7e, 0, 0x80};
-	case E5M2: return (format){2, -14, 57344, 0x7b, 1, 0x80};
-	case F16: return (format){10, -14, 65504, 0x7bff, 1, 0x8000};
-	}
-	return (format){7, -126, 0x1.fep127, 0x7f7f, 1, 0x8000};
-}
-
-static float decode(const void *data, int type, uint64_t i) {
-	if (type == F32)
-		return ((const float *)data)[i];
-	const unsigned code = size(type) == 1 ? ((const uint8_t *)data)[i] : ((const uint16_t *)data)[i];
-	const format f = format_of(type);
-	const unsigned magnitude = code & (f.sign - 1);
-	double v;
-	if (magnitude > f.max_code)
-		v = f.infinity && magnitude == f.max_code + 1 ? INFINITY : NAN;
-	else if (magnitude >> f.fraction == 0)
-		v = ldexp(magnitude, f.min_exponent - f.fraction);
-	else
-		v = ldexp((magnitude & ((1u << f.fraction) - 1)) + (1u << f.fraction), (int)(magnitude >> f.fraction) - 1 + f.min_exponent - f.fraction);
-	return code & f.sign ? -v : v;
-}
-
-// encode rounds to nearest even; FP8 saturates.
-static void encode(void *data, int type, uint64_t i, float x) {
-	if (type == F32) {
-		((float *)data)[i] = x;
-		return;
-	}
-	const format f = format_of(type);
-	const double v = fabs((double)x);
-	unsigned code;
-	if (isnan(x)) {
-		code = f.sign - 1;
-	} else {
-		int e = 0;
-		frexp(v, &e);
-		int quantum = e - 1 < f.min_exponent ? f.min_exponent - f.fraction : e - 1 - f.fraction;
-		double rounded = ldexp(nearbyint(ldexp(v, -quantum)), quantum);
-		if (isinf(v) || rounded > f.max) {
-			code = is_fp8(type) ? f.max_code : f.max_code + 1;
-		} else {
-			frexp(rounded, &e);
-			if (rounded == 0 || e - 1 < f.min_exponent)
-				code = ldexp(rounded, f.fraction - f.min_exponent);
-			else
-				code = ((e - 1 - f.min_exponent + 1) << f.fraction) + ldexp(rounded, f.fraction - e + 1) - (1u << f.fraction);
-		}
-	}
-	if (signbit(x))
-		code |= f.sign;
-	if (size(type) == 1)
-		((uint8_t *)data)[i] = code;
-	else
-		((uint16_t *)data)[i] = code;
-}
-
 // Execution.
 
 typedef struct {
@@ -357,57 +268,94 @@ typedef struct {
 	void *workspace;
 	size_t bytes;
 	float alpha, beta;
+	const float *factors[2]; // alpha and beta in device memory; NULL: the values above
 	int descending;
 } matmul;
 
-static uint64_t span(const layout *l) { return ((l->cols - 1) * l->ld + l->rows) * size(l->type); }
-
-static float scale_at(uint64_t p) { return p ? *(const float *)p : 1; }
+static uint64_t span(const layout *l) { return ((l->cols - 1) * l->ld + l->rows) * bits(l->type) / 8; }
 
 __attribute__((optimize("O3"))) static void add_scaled(float *restrict sum, const float *restrict a, float b, uint64_t n) {
 	for (uint64_t i = 0; i < n; i++)
 		sum[i] += a[i] * b;
 }
 
+// illegal reports whether the GEMM would read or write outside device memory.
+static int illegal(const matmul *x, uint64_t m, uint64_t n, uint64_t k) {
+	const driver *r = x->driver;
+	const uint64_t *value = x->p.value;
+	if (!r->device(x->A, span(&x->a)) || !r->device(x->B, span(&x->b)) || !r->device(x->D, span(&x->d)) ||
+	    (x->C && !r->device(x->C, span(&x->c))) || (x->factors[0] && (!r->device(x->factors[0], 4) || !r->device(x->factors[1], 4))) || (x->bytes && !r->device(x->workspace, x->bytes)))
+		return 1;
+	const uint64_t bytes[] = {scale_bytes(value[A_MODE], m, k), scale_bytes(value[B_MODE], n, k), 4, 4};
+	for (int i = A_SCALE; i <= AMAX_D; i++)
+		if (value[i] && !r->device((void *)value[i], bytes[i - A_SCALE]))
+			return 1;
+	return 0;
+}
+
+// Sums of products of column j of op(B). Scales of a few elements multiply these; scales of
+// rows and of 128 elements multiply the sums in which they are constant.
+static void add_column(const matmul *x, const float *a, const float *b, uint64_t j, uint64_t n, uint64_t m, uint64_t k, float *part, float *sum) {
+	const uint64_t *value = x->p.value;
+	const int mode = value[A_MODE], sums = mode >= OUTER_VEC;
+	const uint64_t run = mode >= VEC128 ? 128 : k, runs = (k + run - 1) / run;
+	memset(sum, 0, m * sizeof *sum);
+	for (uint64_t r = 0; r < runs; r++) {
+		const uint64_t from = (x->descending ? runs - 1 - r : r) * run, end = from + run < k ? from + run : k;
+		memset(part, 0, m * sizeof *part);
+		for (uint64_t l = 0; l < end - from; l++) {
+			const uint64_t at = x->descending ? end - 1 - l : from + l;
+			add_scaled(part, a + at * m, b[j * k + at], m);
+		}
+		const float sb = sums ? scale_value(value[B_MODE], (void *)value[B_SCALE], j, from, n, k) : 1;
+		for (uint64_t i = 0; i < m; i++)
+			sum[i] += sums ? part[i] * (scale_value(mode, (void *)value[A_SCALE], i, from, m, k) * sb) : part[i];
+	}
+}
+
 static int run_matmul(void *data) {
 	const matmul *x = data;
-	const driver *r = x->driver;
-	if (!r->device(x->A, span(&x->a)) || !r->device(x->B, span(&x->b)) || !r->device(x->D, span(&x->d)) ||
-	    (x->beta && !r->device(x->C, span(&x->c))) || (x->bytes && !r->device(x->workspace, x->bytes)))
+	const uint64_t *value = x->p.value;
+	const uint64_t m = x->d.rows, n = x->d.cols, k = value[TRANSA] ? x->a.rows : x->a.cols;
+	if (illegal(x, m, n, k))
 		return 700; // CUDA_ERROR_ILLEGAL_ADDRESS
-	for (int i = A_SCALE; i <= AMAX_D; i++)
-		if (x->p.value[i] && !r->device((void *)x->p.value[i], 4))
-			return 700;
+	if (!padded_with_zeros(value[A_MODE], (void *)value[A_SCALE], m, k) || !padded_with_zeros(value[B_MODE], (void *)value[B_SCALE], n, k))
+		return 719; // CUDA_ERROR_LAUNCH_FAILED
 	if (x->bytes) // a workspace keeps no data between calls
 		memset(x->workspace, 0xff, x->bytes);
-	const uint64_t m = x->d.rows, n = x->d.cols, k = x->p.value[TRANSA] ? x->a.rows : x->a.cols;
 	// a is [k][m], so that a vector holds sums of one column.
-	float *a = malloc(m * k * sizeof *a), *b = malloc(n * k * sizeof *b), *sum = malloc(m * sizeof *sum);
+	float *a = malloc(m * k * sizeof *a), *b = malloc(n * k * sizeof *b), *sum = malloc(2 * m * sizeof *sum);
+	const int inside = value[A_MODE] == VEC16_UE4M3 || value[A_MODE] == VEC32_UE8M0;
 	for (uint64_t i = 0; i < m; i++)
-		for (uint64_t l = 0; l < k; l++)
-			a[l * m + i] = decode(x->A, x->a.type, x->p.value[TRANSA] ? i * x->a.ld + l : l * x->a.ld + i);
+		for (uint64_t l = 0; l < k; l++) {
+			a[l * m + i] = decode(x->A, x->a.type, value[TRANSA] ? i * x->a.ld + l : l * x->a.ld + i);
+			if (inside)
+				a[l * m + i] *= scale_value(value[A_MODE], (void *)value[A_SCALE], i, l, m, k);
+		}
 	for (uint64_t j = 0; j < n; j++)
-		for (uint64_t l = 0; l < k; l++)
-			b[j * k + l] = decode(x->B, x->b.type, x->p.value[TRANSB] ? l * x->b.ld + j : j * x->b.ld + l);
-	const float scale = x->alpha * scale_at(x->p.value[A_SCALE]) * scale_at(x->p.value[B_SCALE]);
+		for (uint64_t l = 0; l < k; l++) {
+			b[j * k + l] = decode(x->B, x->b.type, value[TRANSB] ? l * x->b.ld + j : j * x->b.ld + l);
+			if (inside)
+				b[j * k + l] *= scale_value(value[B_MODE], (void *)value[B_SCALE], j, l, n, k);
+		}
+	const int scalar = value[A_MODE] == SCALAR;
+	const float alpha = x->factors[0] ? *x->factors[0] : x->alpha, beta = x->factors[1] ? *x->factors[1] : x->beta;
+	const float scale = scalar ? alpha * scale_value(SCALAR, (void *)value[A_SCALE], 0, 0, m, k) * scale_value(SCALAR, (void *)value[B_SCALE], 0, 0, n, k) : alpha;
+	const float scale_d = scale_value(SCALAR, (void *)value[D_SCALE], 0, 0, m, k);
 	float max = 0;
 	for (uint64_t j = 0; j < n; j++) {
-		memset(sum, 0, m * sizeof *sum);
-		for (uint64_t l = 0; l < k; l++) {
-			const uint64_t at = x->descending ? k - 1 - l : l;
-			add_scaled(sum, a + at * m, b[j * k + at], m);
-		}
+		add_column(x, a, b, j, n, m, k, sum + m, sum);
 		for (uint64_t i = 0; i < m; i++) {
 			float v = scale * sum[i];
-			if (x->beta)
-				v += x->beta * decode(x->C, x->c.type, j * x->c.ld + i);
+			if (beta)
+				v += beta * decode(x->C, x->c.type, j * x->c.ld + i);
 			if (!(fabsf(v) <= max))
 				max = fabsf(v);
-			encode(x->D, x->d.type, j * x->d.ld + i, v * scale_at(x->p.value[D_SCALE]));
+			encode(x->D, x->d.type, j * x->d.ld + i, v * scale_d);
 		}
 	}
-	if (x->p.value[AMAX_D])
-		*(float *)x->p.value[AMAX_D] = max;
+	if (value[AMAX_D])
+		*(float *)value[AMAX_D] = max;
 	free(a);
 	free(b);
 	free(sum);
@@ -442,19 +390,28 @@ int cublasLtMatmul(void *handle, const description *p, const float *alpha, const
 		return INVALID_VALUE;
 	if ((long)algo->id == setting("STANDIN_REFUSED", 0))
 		return NOT_SUPPORTED;
-	if (!A || !B || !D || (*beta && !C) || (C == D && (c->type != d->type || c->ld != d->ld)))
+	const int on_device = p->value[POINTER_MODE] == 1;
+	if (p->value[POINTER_MODE] > 1 || !alpha || !beta)
+		return INVALID_VALUE;
+	if (!A || !B || !D || (!C && (on_device || *beta)) || (C == D && (c->type != d->type || c->ld != d->ld)))
 		return INVALID_VALUE;
 	const void *pointers[] = {A, B, C, D};
 	for (int i = 0; i < 4; i++)
-		if ((uintptr_t)pointers[i] % algo->alignment[i] || (is_fp8(a->type) && (uintptr_t)pointers[i] % 16))
+		if ((uintptr_t)pointers[i] % algo->alignment[i] || (is_narrow(a->type) && (uintptr_t)pointers[i] % 16))
 			return NOT_SUPPORTED;
 	for (int i = A_SCALE; i <= AMAX_D; i++)
 		if (p->value[i] % sizeof(float))
 			return INVALID_VALUE;
+	if ((p->value[A_MODE] && p->value[A_SCALE] % 16) || (p->value[B_MODE] && p->value[B_SCALE] % 16))
+		return NOT_SUPPORTED;
 	const uint64_t ta = p->value[TRANSA] != 0, tb = p->value[TRANSB] != 0;
 	const kernel needed = {algo->id, d->rows, d->cols, ta ? a->rows : a->cols, {a->type, b->type, d->type}, {ta, tb}};
 	if (load(handle, &needed))
 		return EXECUTION_FAILED;
-	matmul x = {handle, *p, *a, *b, *c, *d, A, B, C, D, workspace, algo->workspace, *alpha, *beta, algo->id == 3};
+	matmul x = {handle, *p, *a, *b, *c, *d, A, B, C, D, workspace, algo->workspace, .descending = algo->id == 3};
+	if (on_device)
+		x.factors[0] = alpha, x.factors[1] = beta;
+	else
+		x.alpha = *alpha, x.beta = *beta;
 	return x.driver->enqueue(stream, run_matmul, &x, sizeof x) ? EXECUTION_FAILED : SUCCESS;
 }

@@ -52,7 +52,7 @@ __device__ inline void random8(u64 key, u64 index, u32 words[4]) {
 
 // ---- formats: fp8/dtype.go and fp8/round.go are the definition ----
 
-// size_of returns the bytes of an element.
+// size_of returns the bytes of an element, 1 for E2M1, of which a byte holds two.
 __device__ inline int size_of(int format) {
 	return format == F32 || format == I32 ? 4 : format == BF16 || format == F16 ? 2 : 1;
 }
@@ -65,10 +65,11 @@ template <> struct Facts<F16> { enum { MANTISSA = 10, WIDTH = 15, SMALLEST = 113
 template <> struct Facts<E4M3> { enum { MANTISSA = 3, WIDTH = 7, SMALLEST = 121, TOP = 0x7e }; };
 template <> struct Facts<E4M3IEEE> { enum { MANTISSA = 3, WIDTH = 7, SMALLEST = 121, TOP = 0x77 }; };
 template <> struct Facts<E5M2> { enum { MANTISSA = 2, WIDTH = 7, SMALLEST = 113, TOP = 0x7b }; };
+template <> struct Facts<E2M1> { enum { MANTISSA = 1, WIDTH = 3, SMALLEST = 127, TOP = 7 }; };
 
 // encode_bits rounds by integer arithmetic: to nearest even, or stochastically: up if the
 // discarded fraction plus the random bits carries. BF16 overflows to infinity, other
-// formats saturate; NaN is canonical.
+// formats saturate; NaN is canonical, in E2M1, which has none, the largest value.
 template <int FORMAT, bool RANDOM> __device__ inline u32 encode_bits(float x, u32 random) {
 	typedef Facts<FORMAT> F;
 	const u32 bits = __float_as_uint(x), a = bits & 0x7fffffffu;
@@ -242,6 +243,7 @@ __device__ inline u32 encode1(int format, float x, bool stochastic, u32 random) 
 	case F16: return encode1<F16>(x, stochastic, random);
 	case E4M3: return encode1<E4M3>(x, stochastic, random);
 	case E4M3IEEE: return encode1<E4M3IEEE>(x, stochastic, random);
+	case E2M1: return encode1<E2M1>(x, stochastic, random);
 	default: return encode1<E5M2>(x, stochastic, random);
 	}
 }

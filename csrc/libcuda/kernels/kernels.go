@@ -30,7 +30,8 @@
 //	smooth_scale        rows of ChannelMax; rows and cols are SmoothMax's
 //	sum, step_gate      rows is 1; cols the length of X, of Amax (0 for nil)
 //	cast_health         rows and cols are X's; more words: the number of scales of
-//	                    Codes, the rows and cols that share one, and 1 for E8M0
+//	                    Codes, the rows and cols that share one, the scales' format,
+//	                    their lowest and highest, Codes' limit, the address of Outer
 //
 // Instead of rows, cols and plain fields, the attention ops have: batch, queries and keys
 // of a sequence, heads, key heads, head size. SumSquares and AdamW have a table of
@@ -41,7 +42,8 @@
 //	                flags, name_key, scale_inv, block_rows, block_cols, limit, 0 }
 //	struct Casts  { n, control, cast[4] }          // control: *int32, or 0
 //
-// I32 operands are contiguous. ld counts elements; blocks are counted in the layout of
+// The scale of a cast with block scales is that of the tensor beside them. I32 operands are
+// contiguous. ld counts elements; blocks are counted in the layout of
 // Out. Format and Flag define the codes.
 package kernels
 
@@ -88,6 +90,7 @@ const (
 	E5M2
 	I32
 	E8M0
+	E2M1 // two in a byte; a cast of Quantize only
 )
 
 // Flag is a bit of Cast.flags.
@@ -100,6 +103,8 @@ const (
 	Transpose
 	Pow2
 	ScaleE8M0 // block scales are E8M0, not F32
+	ScaleE4M3 // block scales are E4M3
+	ScaleDown // block scales in E8M0 are rounded down
 )
 
 // Words of the argument structures.
@@ -223,7 +228,7 @@ var shapes = map[string]shape{
 
 	"amax_columns": strips("amax_columns", "quantize.cu", 1),
 	"amax":         counted("amax", "quantize.cu", 4),
-	"cast_health":  counted("cast_health", "quantize.cu", 40),
+	"cast_health":  counted("cast_health", "health.cu", 40),
 
 	"update_scale": func(_, cols int) Launches {
 		return Launches{Kernels: []Kernel{flat("update_scale", "scale.cu", ceilDiv(cols, flatThreads))}}

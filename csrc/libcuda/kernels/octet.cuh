@@ -23,8 +23,8 @@ typedef unsigned long long u64;
 typedef long long i64;
 typedef double f64;
 
-enum Format { F32, BF16, F16, E4M3, E4M3IEEE, E5M2, I32, E8M0 };
-enum Flag { STOCHASTIC = 1, TOKENS = 2, TRANSPOSE = 4, POW2 = 8, SCALE_E8M0 = 16 };
+enum Format { F32, BF16, F16, E4M3, E4M3IEEE, E5M2, I32, E8M0, E2M1 };
+enum Flag { STOCHASTIC = 1, TOKENS = 2, TRANSPOSE = 4, POW2 = 8, SCALE_E8M0 = 16, SCALE_E4M3 = 32, SCALE_DOWN = 64 };
 
 const int FLAT_THREADS = 256; // block size of kernels without tiles
 const int ONE_THREADS = 1024; // of kernels with one block
@@ -42,7 +42,7 @@ struct Tensor {
 struct Cast {
 	void *out;
 	i64 ld, format;
-	const float *scale; // null is 1
+	const float *scale; // null is 1; with block scales that of the tensor beside them
 	float *amax;        // null: no amax
 	i64 flags;
 	u64 name_key;
@@ -182,16 +182,16 @@ __device__ inline Scale scale_for(float amax, float limit, bool pow2) {
 	return {fminf(fmaxf(s, 0x1p-126f), 0x1p126f), true};
 }
 
-// mx_scale returns the E8M0 code of the scale of a block with this amax, for an FP8
-// format with maximum limit (fp8.MXScale).
-__device__ inline u32 mx_scale(float amax, float limit) {
+// mx_scale returns the E8M0 code of the scale of a block with this amax, for a
+// format with maximum limit, rounded up or down (fp8.MXScale).
+__device__ inline u32 mx_scale(float amax, float limit, bool up) {
 	const u32 a = magnitude(amax), top = __float_as_uint(limit);
 	if (a >= 0x7f800000u)
 		return a > 0x7f800000u ? 0xff : 0xfe;
 	if (a == 0)
 		return 0;
-	const int code = (int)(a >> 23) - (int)(top >> 23) + 127 + ((a & 0x7fffffu) > (top & 0x7fffffu));
-	return (u32)max(code, 0);
+	const int code = (int)(a >> 23) - (int)(top >> 23) + 127 + (up && (a & 0x7fffffu) > (top & 0x7fffffu));
+	return (u32)min(max(code, 0), 0xfe);
 }
 
 // e8m0_value returns 2^(code-127), NaN for 0xff.
@@ -201,5 +201,5 @@ __device__ inline float e8m0_value(u32 code) {
 
 // largest_of returns the maximum finite value of a format that needs a scale.
 __device__ inline float largest_of(i64 format) {
-	return format == F16 ? 65504.0f : format == E4M3 ? 448.0f : format == E4M3IEEE ? 240.0f : 57344.0f;
+	return format == F16 ? 65504.0f : format == E4M3 ? 448.0f : format == E4M3IEEE ? 240.0f : format == E2M1 ? 6.0f : 57344.0f;
 }

@@ -1,6 +1,5 @@
 // quantize: by tiles (tile.cuh). Casts with block scales use quantize_scales and
-// quantize_blocks instead. amax_columns: by strips (strips.cuh). amax, cast_health: see
-// flat.cuh.
+// quantize_blocks instead. amax_columns: by strips (strips.cuh). amax: see flat.cuh.
 #include "flat.cuh"
 #include "strips.cuh"
 
@@ -47,9 +46,20 @@ __device__ inline float quantized(const QuantizeArgs &a, i64 row, i64 col) {
 __device__ inline void write_scale(const Cast &c, i64 at, u32 top, float *scale) {
 	const float amax = __uint_as_float(top);
 	if (c.flags & SCALE_E8M0) {
-		const u32 code = mx_scale(amax, largest_of(c.format));
+		const u32 code = mx_scale(amax, largest_of(c.format), !(c.flags & SCALE_DOWN));
 		((u8 *)c.scale_inv)[at] = (u8)code;
 		*scale = e8m0_value((254 - code) & 0xff); // NaN is its own inverse
+		return;
+	}
+	if (c.flags & SCALE_E4M3) {
+		const float outer = c.scale ? *c.scale : 1.0f;
+		u32 code = 0x7f;
+		*scale = __uint_as_float(0x7fc00000u);
+		if (finite(amax) && !(magnitude(outer) > 0x7f800000u)) {
+			code = encode_bits<E4M3, false>(fminf(__fmul_rn(amax, __fmul_rn(outer, __fdiv_rn(1.0f, largest_of(c.format)))), 448.0f), 0);
+			*scale = fminf(__fdiv_rn(1.0f, __fmul_rn(widen<E4M3>(code), __fdiv_rn(1.0f, outer))), 0x1.fffffep127f);
+		}
+		((u8 *)c.scale_inv)[at] = (u8)code;
 		return;
 	}
 	const Scale s = scale_for(amax, (float)c.limit, c.flags & POW2);
@@ -190,122 +200,4 @@ KERNEL(amax_end, AmaxArgs, ONE_THREADS, 1) {
 	top = block_max(top);
 	if (threadIdx.x == 0)
 		*a.out.out() = __uint_as_float(top);
-}
-
-// CastSums are the counts and sums of one thread block.
-struct CastSums {
-	u64 saturated, flushed;
-	f64 signal, noise; // sums of x^2 and of (x - value)^2
-	u64 amax;          // the bits of max |x|
-};
-
-struct CastHealthArgs {
-	Tensor x, codes, out;
-	i64 rows, cols;
-	i64 scales;                  // of codes
-	i64 block_rows, block_cols;  // elements that share a scale
-	i64 e8m0;                    // the scales are E8M0, else F32
-	CastSums *scratch;
-
-	__device__ f64 scale(i64 i) const {
-		if (e8m0)
-			return (f64)e8m0_value(((const u8 *)codes.scale)[i]);
-		return (f64)codes.scale[i];
-	}
-
-	// zero_block reads block i of x up to its first element that is not zero.
-	__device__ bool zero_block(i64 i) const {
-		const i64 across = (cols + block_cols - 1) / block_cols;
-		const i64 top = i / across * block_rows, left = i % across * block_cols;
-		for (i64 row = top; row < min(rows, top + block_rows); row++)
-			for (i64 col = left; col < min(cols, left + block_cols); col++) {
-				float v[8];
-				load8(x, row, col, 1, v);
-				if (magnitude(v[0]) != 0)
-					return false;
-			}
-		return true;
-	}
-};
-
-// cast_health: sums are FP64, in an order that depends on the shape alone.
-KERNEL(cast_health, CastHealthArgs, FLAT_THREADS, 1) {
-	// Half a step above the largest value: fp8.DType.ClipLimit.
-	const i64 format = a.codes.format;
-	const f64 limit = format == E4M3 ? 464.0 : format == E4M3IEEE ? 248.0 : 61440.0;
-	const i64 across = (a.cols + a.block_cols - 1) / a.block_cols;
-	const bool gaps = a.scales > 1 || a.rows > 1 && (a.x.ld != a.cols || a.codes.ld != a.cols);
-	u32 saturated = 0, flushed = 0, amax = 0;
-	f64 signal = 0.0, noise = 0.0;
-	each_flat(a.rows, a.cols, gaps, [&](i64 row, i64 col, int n) {
-		float v[8];
-		load8(a.x, row, col, n, v);
-		const u8 *codes = (const u8 *)a.codes.p + row * a.codes.ld + col;
-		const f64 scale = a.scale(a.scales > 1 ? row / a.block_rows * across + col / a.block_cols : 0);
-#pragma unroll
-		for (int i = 0; i < 8; i++) {
-			if (i >= n)
-				break;
-			const f64 x = v[i], value = (f64)decode1(format, codes[i]), d = x - value * scale;
-			saturated += fabs(x) > limit * scale;
-			flushed += value == 0.0 && fabs(x) > 0.0;
-			signal += x * x;
-			noise += d * d;
-			amax = max(amax, magnitude(v[i]));
-		}
-	});
-	saturated = block_sum(saturated), flushed = block_sum(flushed), amax = block_max(amax);
-	signal = block_sum(signal), noise = block_sum(noise);
-	if (threadIdx.x == 0)
-		a.scratch[blockIdx.x] = {saturated, flushed, signal, noise, amax};
-}
-
-KERNEL(cast_health_end, CastHealthArgs, ONE_THREADS, 1) {
-	const i64 elems = a.rows * a.cols;
-	u64 saturated = 0, flushed = 0;
-	f64 signal = 0.0, noise = 0.0;
-	u32 amax = 0;
-	for (i64 i = threadIdx.x; i < flat_blocks(elems); i += ONE_THREADS) {
-		const CastSums &s = a.scratch[i];
-		saturated += s.saturated, flushed += s.flushed;
-		signal += s.signal, noise += s.noise;
-		amax = max(amax, (u32)s.amax);
-	}
-	// Scales are positive or NaN, so their bits are ordered like their values. The
-	// logarithms are relative to the first, so equal scales have zero spread.
-	const f64 first = log2(a.scale(0));
-	f64 sum = 0.0, squares = 0.0;
-	u32 largest = 0, below = 0; // the minimum, as the maximum of ~bits
-	u64 zero = 0, low = 0, high = 0;
-	const f64 lowest = a.e8m0 ? 0x1p-127 : 0x1p-126, highest = a.e8m0 ? 0x1p127 : 0x1p126; // fp8.DType.ScaleRange
-	for (i64 i = threadIdx.x; i < a.scales; i += ONE_THREADS) {
-		const f64 s = a.scale(i), d = log2(s) - first;
-		const u32 bits = magnitude((float)s);
-		sum += d, squares += d * d;
-		largest = max(largest, bits), below = max(below, ~bits);
-		low += s <= lowest, high += s >= highest;
-		zero += a.scales > 1 && a.zero_block(i);
-	}
-	zero = block_sum(zero), low = block_sum(low), high = block_sum(high);
-	saturated = block_sum(saturated), flushed = block_sum(flushed), amax = block_max(amax);
-	signal = block_sum(signal), noise = block_sum(noise);
-	sum = block_sum(sum), squares = block_sum(squares);
-	largest = block_max(largest), below = block_max(below);
-	if (threadIdx.x != 0)
-		return;
-	float *out = a.out.out();
-	const f64 n = (f64)a.scales, mean = sum / n;
-	const bool number = largest <= 0x7f800000u;
-	out[0] = (float)((f64)saturated / (f64)elems);
-	out[1] = (float)((f64)flushed / (f64)elems);
-	out[2] = (float)(noise == 0.0 ? 0.0 : noise / signal); // for a zero tensor both are 0
-	out[3] = __uint_as_float(amax);
-	out[4] = __uint_as_float(number ? ~below : largest);
-	out[5] = __uint_as_float(largest);
-	out[6] = (float)(first + mean);
-	out[8] = (float)(amax == 0 ? 1.0 : (f64)zero / n);
-	out[9] = (float)((f64)low / n);
-	out[10] = (float)((f64)high / n);
-	out[11] = 1.0f;
-	out[7] = number ? (float)sqrt(fmax(0.0, squares / n - mean * mean)) : __uint_as_float(largest); // fmax drops a NaN
 }
