@@ -47,5 +47,5 @@
 //	scale.go    block scales that multiply sums, and promotion
 //	scaled.go   block scales that multiply elements
 //	amx.go      the arithmetic of Intel's matrix unit
-//	fuse.go     the arithmetic of device models
+//	fuse.go     the arithmetic of device models: fused sums; fuse_exact.go: their exact sums
 package gemm
