@@ -28,10 +28,14 @@ const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
 	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, F16: true, Masked: true, SeedSigns: true, Stochastic: true, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
-	if model != "" && model != modelAMX {
+	accumulator, err := arith.LookupAccumulator(model)
+	if err != nil {
+		return backend.Spec{}, fmt.Errorf("backend emu: %w", err)
+	}
+	if model != "" && model != modelAMX && accumulator == nil {
 		m, err := arith.Lookup(model)
 		if err != nil {
-			return backend.Spec{}, fmt.Errorf("backend emu: %w; without a model, emu multiplies with FP32 FMA, and emu:%s like the matrix unit of Intel's server processors", err, modelAMX)
+			return backend.Spec{}, fmt.Errorf("backend emu: %w; without a model, emu multiplies with FP32 FMA, emu:%s like the matrix unit of Intel's server processors, and emu:accum16 adds up products of integers in 16 bits", err, modelAMX)
 		}
 		s.E4M3, s.Pairs = m.E4M3, m.GEMMs
 		return s, nil
@@ -41,17 +45,19 @@ func spec(model string) (backend.Spec, error) {
 
 // device is one rank: a thread pool and the memory of one set of variables.
 type device struct {
-	name    string // "emu", "emu:h100"
-	spec    backend.Spec
-	amx     bool         // GEMMs use the arithmetic of gemm/amx.go
-	model   *arith.Model // of FP8 GEMMs (fuse.go); nil: FP32 FMA
-	pool    *pool.Pool
-	rank    int
-	group   *group
-	vars    backend.DeviceVars
-	memory  map[*backend.Tensor][]byte             // persistent tensors, views excluded
-	extents map[*backend.Tensor]*optimizer.Extents // same keys
-	rope    []*angleTable
+	name  string // "emu", "emu:h100"
+	spec  backend.Spec
+	amx   bool         // GEMMs use the arithmetic of gemm/amx.go
+	model *arith.Model // of FP8 GEMMs (fuse.go); nil: FP32 FMA
+	// accumulator adds up products of integers; nil: I32
+	accumulator *arith.Accumulator
+	pool        *pool.Pool
+	rank        int
+	group       *group
+	vars        backend.DeviceVars
+	memory      map[*backend.Tensor][]byte             // persistent tensors, views excluded
+	extents     map[*backend.Tensor]*optimizer.Extents // same keys
+	rope        []*angleTable
 
 	buffers map[bufferKey][][]float32
 	common  map[int][]float32 // by length
@@ -81,6 +87,10 @@ func Open(model string, o backend.Options) ([]backend.Backend, error) {
 	s.Arithmetic = kernel.Name // the pair kernels (gemm/pairs.go) give the same bits
 	s.Device = kernel.Label()
 	var gemmModel *arith.Model
+	accumulator, err := arith.LookupAccumulator(model)
+	if err != nil {
+		return nil, err
+	}
 	switch model {
 	case modelAMX:
 		s.Arithmetic = modelAMX + "+" + s.Arithmetic
@@ -93,17 +103,19 @@ func Open(model string, o backend.Options) ([]backend.Backend, error) {
 			s.Hint = "--backend emu:" + modelAMX + " uses this processor's matrix unit: faster, but results differ in the last bits"
 		}
 	default:
-		m, err := arith.Lookup(model)
-		if err != nil {
-			return nil, err
+		if accumulator == nil {
+			m, err := arith.Lookup(model)
+			if err != nil {
+				return nil, err
+			}
+			gemmModel = &m
 		}
-		gemmModel = &m
 		s.Arithmetic = model + "+" + s.Arithmetic
 		s.Device = s.Arithmetic
 	}
 	for rank := range list {
 		d := &device{
-			name: name, spec: s, amx: model == modelAMX, model: gemmModel, pool: pool.New(s.Threads), rank: rank, group: g,
+			name: name, spec: s, amx: model == modelAMX, model: gemmModel, accumulator: accumulator, pool: pool.New(s.Threads), rank: rank, group: g,
 			memory:  map[*backend.Tensor][]byte{},
 			extents: map[*backend.Tensor]*optimizer.Extents{},
 			buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},

@@ -50,6 +50,9 @@ func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 	case run > 0 && run < g.K:
 		err = g.ScaleBlocks(memory.BlockScales{}, memory.BlockScales{}, run)
 	}
+	if err == nil && b.accumulator != nil && o.A.DType.IsInteger() {
+		err = g.Accumulate(*b.accumulator)
+	}
 	if err != nil {
 		return nil, b.unsupported("%w; A is %s, B is %s", err, o.A, o.B)
 	}

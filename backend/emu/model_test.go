@@ -2,6 +2,8 @@ package emu
 
 import (
 	"context"
+	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -57,4 +59,41 @@ func TestDeviceModelAMX(t *testing.T) {
 	require.NoError(t, devices[0].Close())
 	_, err = spec("amx512")
 	require.ErrorContains(t, err, "emu:amx")
+}
+
+// emu:accum16 and emu:accum16,saturate add up INT8 products in 16 bits, and FP8 ones as emu.
+func TestDeviceModelAccumulator(t *testing.T) {
+	multiply := func(model string, d fp8.DType, code byte) float32 {
+		devices, err := Open(model, backend.Options{Threads: 1})
+		require.NoError(t, err)
+		dev := devices[0]
+		defer func() { require.NoError(t, dev.Close()) }()
+		vars := backend.NewVars()
+		one := vars.Tensor(backend.Input, "one", fp8.F32, 1)
+		a, b := vars.Tensor(backend.Input, "a", d, 1, 3), vars.Tensor(backend.Input, "b", d, 1, 3)
+		a.Scale, b.Scale = one, one
+		out := vars.Tensor(backend.Output, "out", fp8.F32, 1, 1)
+		p := vars.Program("product")
+		p.Add(&backend.MatMul{A: a, B: b, TransB: true, Out: out})
+		list, err := dev.Load(p)
+		require.NoError(t, err)
+		require.NoError(t, dev.Write(one, fp8.AppendFloats(nil, 1)))
+		require.NoError(t, dev.Write(a, []byte{code, code, code}))
+		require.NoError(t, dev.Write(b, []byte{code, code, code}))
+		require.NoError(t, list[0].Run(context.Background()))
+		bytes := make([]byte, out.Bytes())
+		require.NoError(t, dev.Read(out, bytes))
+		return math.Float32frombits(binary.LittleEndian.Uint32(bytes))
+	}
+	require.EqualValues(t, 3*127*127, multiply("", fp8.INT8, 127))
+	require.EqualValues(t, 3*127*127-1<<16, multiply("accum16", fp8.INT8, 127))
+	require.EqualValues(t, 1<<15-1, multiply("accum16,saturate", fp8.INT8, 127))
+	require.EqualValues(t, 3*448*448, multiply("accum16", fp8.E4M3, 0x7e))
+
+	_, err := spec("accum64")
+	require.EqualError(t, err, `backend emu: device model accum64: "64" is no number of bits from 2 to 32: give one, such as accum16`)
+	_, err = spec("accumulator")
+	require.ErrorContains(t, err, "accumulator")
+	_, err = spec("a100")
+	require.ErrorContains(t, err, "emu:accum16 adds up products of integers in 16 bits")
 }

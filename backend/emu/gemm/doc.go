@@ -43,9 +43,10 @@
 //	plan.go     sizes of blocks
 //	kernel.go   what an instruction set provides; kernels_*.go and *.s do
 //	integers.go exact sums of INT8 and INT4
+//	accumulate.go sums of INT8 and INT4 in an accumulator of few bits
 //	pairs.go    products of pairs of BF16
 //	scale.go    block scales that multiply sums, and promotion
 //	scaled.go   block scales that multiply elements
 //	amx.go      the arithmetic of Intel's matrix unit
-//	fuse.go     the arithmetic of device models
+//	fuse.go     the arithmetic of device models: fused sums; fuse_exact.go: their exact sums
 package gemm

@@ -24,8 +24,9 @@ import (
 //
 // Block scales inside the sums (arith.Sum.MX) multiply that maximum and the terms' scale,
 // once per group. Where they are so large or small that a term or sum may overflow or
-// underflow in FP32, the plain definition computes the tile. It also computes sums whose
-// terms are exact sums (arith.Sum.Exact).
+// underflow in FP32, the plain definition computes the tile.
+//
+// fuse_exact.go computes sums whose terms are exact sums (arith.Sum.Exact).
 
 // fused computes a gemm's tiles in the arithmetic of a device model.
 type fused struct {
@@ -59,6 +60,7 @@ type fusedWorker struct {
 	specialB  bool // so does the block of B that the worker keeps
 	extreme   bool // block scales of this task need the definition
 	old, ieee []float32
+	exact     *exactTile // nil without arith.Sum.Exact
 	_         [128]byte
 }
 
@@ -90,8 +92,8 @@ type fuseTile struct {
 
 	sum        *arith.Sum
 	minA, minB float32
-	run        int     // products that share the scales of a row and of a column
-	minScale   float32 // arith.Sum.MinPower of the scales
+	run        int     // with Exact: products that share the scales of a row and of a column
+	minScale   float32 // with Exact: arith.Sum.MinPower of the scales
 }
 
 // NewFused is New in the arithmetic of a device model. The operands are FP8.
@@ -110,7 +112,9 @@ func newFusedGemmWith(fuse *fuseKernel, base *Kernel, sum arith.Sum, p *pool.Poo
 		return nil, err
 	}
 	if sum.Exact > 0 {
-		fuse = &goFuse
+		if err := checkExact(&sum, a.DType, b.DType); err != nil {
+			return nil, err
+		}
 	}
 	f := &fused{
 		sum: sum, kernel: fuse, base: base, workers: make([]fusedWorker, p.Size()),
@@ -122,6 +126,9 @@ func newFusedGemmWith(fuse *fuseKernel, base *Kernel, sum arith.Sum, p *pool.Poo
 		w.tile = newFuseTile(&f.sum)
 		w.tile.minA, w.tile.minB, w.tile.stepB = f.minA, f.minB, 4*base.NR
 		w.old, w.ieee = make([]float32, size), make([]float32, size)
+		if sum.Exact > 0 {
+			w.exact = newExactTile(&f.sum, size)
+		}
 	}
 	g.fused = f
 	unit := DepthUnit // no block of k cuts a group
@@ -162,7 +169,7 @@ func newFuseTile(s *arith.Sum) fuseTile {
 
 // powersA and powersB compute the powers of a decoded block.
 func (f *fused) powersA(worker int, a []float32, n int) {
-	if f.powers(a, f.halfA, n, f.minA) {
+	if f.sum.Exact == 0 && f.powers(a, f.halfA, n, f.minA) {
 		f.workers[worker].special = true
 	}
 }
@@ -170,6 +177,9 @@ func (f *fused) powersA(worker int, a []float32, n int) {
 func (f *fused) powersB(worker int, b []float32, depth, panel, cols int) {
 	w := &f.workers[worker]
 	w.specialB = false
+	if f.sum.Exact > 0 {
+		return
+	}
 	for c := 0; c < cols; c += f.base.NR {
 		if f.powers(b[c/f.base.NR*panel:], f.halfB, depth*f.base.NR, f.minB) {
 			w.specialB = true
@@ -252,6 +262,10 @@ func (f *fused) multiply(worker, depth, rows int, a []float32, step, stepK int, 
 	if !load {
 		clear(c[:fuseRows*nr])
 	}
+	if f.sum.Exact > 0 {
+		f.multiplyExact(w, depth, rows, a, step, stepK, b, c)
+		return
+	}
 	w.special = w.special || w.specialB
 	if w.special {
 		copy(w.old, c[:fuseRows*nr])
@@ -324,7 +338,7 @@ func at(x *float32, bytes int) *float32 {
 }
 
 func fuseGo(t *fuseTile) {
-	var a, b, scaleA, scaleB [maxGroup]float32
+	var a, b [maxGroup]float32
 	for i := range 4 {
 		for j := range goFuseWidth {
 			c := at(t.c, i*t.stepB+4*j)
@@ -333,14 +347,6 @@ func fuseGo(t *fuseTile) {
 				for r := range n {
 					a[r] = *at(t.a, i*t.step+(l+r)*t.stepK)
 					b[r] = *at(t.b, (l+r)*t.stepB+4*j)
-				}
-				if exact := t.sum.Exact; exact > 0 {
-					for r := 0; r < n; r += exact {
-						run := (l + r) / t.run
-						scaleA[r/exact], scaleB[r/exact] = *at(t.scaleA, run*t.nextA+4*i), *at(t.scaleB, run*t.nextB+4*j)
-					}
-					*c = t.sum.FuseExact(a[:n], b[:n], scaleA[:], scaleB[:], t.minScale, *c)
-					continue
 				}
 				scale := 1.0
 				if t.scaleA != nil {

@@ -15,7 +15,8 @@ import (
 )
 
 // GEMMs of formats of fewer than eight bits have the bits of arith.Model.Dot, in every
-// orientation, with blocks of zeros and scales of NaN, zero and the smallest value.
+// orientation and with every kernel of FP32, with blocks of zeros and scales of NaN, zero and
+// any other value.
 func TestFusedGemmOfScaledFormats(t *testing.T) {
 	m, err := arith.Lookup("b200")
 	require.NoError(t, err)
@@ -43,7 +44,9 @@ func TestFusedGemmOfScaledFormats(t *testing.T) {
 				out := newMatrix(fp8.F32, rows, cols, cols)
 				p := pool.New(1 + r.IntN(3))
 				sum := m.SumOf(left[0].Encoding(), right[0].Encoding())
-				g, err := NewFused(*sum)(p, a, trans[0], b, trans[1], out)
+				kernel := r.IntN(len(Kernels()))
+				fuse := fuseKernels()[min(kernel, len(fuseKernels())-1)]
+				g, err := newFusedGemmWith(fuse, Kernels()[kernel], *sum, p, a, trans[0], b, trans[1], out)
 				require.NoError(t, err)
 				require.NoError(t, g.ScaleBlocks(scaleA, scaleB, 0))
 				require.True(t, g.scales.inside)
@@ -55,7 +58,7 @@ func TestFusedGemmOfScaledFormats(t *testing.T) {
 						want = append(want, m.Dot(left[i], right[j], false))
 					}
 				}
-				sameBits(t, want, out.F32[:rows*cols], fmt.Sprint(c, shape, trans))
+				sameBits(t, want, out.F32[:rows*cols], fmt.Sprint(c, shape, trans, Kernels()[kernel].Name))
 			}
 		}
 	}
@@ -101,12 +104,19 @@ func scaledOperand(r *rand.Rand, d, scale fp8.DType, along, rows, k int, trans b
 			code := uint8(r.IntN(0x7f))
 			if scale == fp8.E8M0 {
 				code = uint8(127 - 8 + r.IntN(16))
+				if i == 0 { // subnormal sums
+					code = uint8(30 + r.IntN(30))
+				}
 			}
-			switch r.IntN(40) {
+			switch r.IntN(20 * runs) { // few, or NaN hides the others
 			case 0:
 				code = 0
 			case 1:
 				code = map[fp8.DType]uint8{fp8.E8M0: 0xff, fp8.E4M3: 0x7f}[scale]
+			case 2, 3:
+				code = uint8(r.Uint32())
+			case 4, 5:
+				code = uint8(r.IntN(20))
 			}
 			if run == i%3 && i > 1 {
 				code = 0
@@ -120,4 +130,14 @@ func scaledOperand(r *rand.Rand, d, scale fp8.DType, along, rows, k int, trans b
 		}
 	}
 	return m, s, list
+}
+
+// Fused sums of terms that FP32 kernels do not add up exactly are refused.
+func TestFusedGemmRefusesInexactSums(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	p := pool.New(1)
+	defer p.Close()
+	a := codesOf(r, fp8.E4M3, 4, 64, false)
+	_, err := NewFused(arith.Sum{Group: 64, Exact: 16, Bits: 35, Kept: 23})(p, a, false, a, true, newMatrix(fp8.F32, 4, 4, 4))
+	require.EqualError(t, err, "gemm: fused sums of 64 products of e4m3 and e4m3: FP32 kernels sum up to 4 terms, each an exact sum of products of at most 24 bits")
 }

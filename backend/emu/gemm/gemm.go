@@ -65,6 +65,8 @@ type GEMM struct {
 	fused    *fused         // not nil in the arithmetic of a device model
 	task     func(worker, task int)
 
+	accumulated *accumulated // not nil with an accumulator of few bits: see accumulate.go
+
 	workers []workerState
 }
 
