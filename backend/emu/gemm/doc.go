@@ -20,7 +20,7 @@
 //
 // The output is cut into rectangles, one task each, that share nothing. A worker decodes
 // the operands of its rectangle, block by block, to FP32, or to pairs of BF16 where
-// those are faster (pairs.go). Neighbouring tasks decode the same blocks again, but
+// those are faster (pairs.go), or to words of integers (integers.go). Neighbouring tasks decode the same blocks again, but
 // need no synchronization. Inside a task the blocking is nearly that of GotoBLAS (Goto
 // and van de Geijn, 2008):
 //

@@ -106,7 +106,7 @@ func NewFused(sum arith.Sum) func(p *pool.Pool, a memory.Matrix, transA bool, b 
 func newFusedGemmWith(fuse *fuseKernel, base *Kernel, sum arith.Sum, p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
 	kernel := *base
 	kernel.MR, kernel.tall, kernel.block = fuseRows, fuseRows, base.block/fuseRows*fuseRows
-	kernel.narrow, kernel.stream, kernel.Pairs = true, nil, nil
+	kernel.narrow, kernel.stream, kernel.Pairs, kernel.Integers = true, nil, nil, nil
 	g, err := NewWith(&kernel, p, a, transA, b, transB, out)
 	if err != nil {
 		return nil, err

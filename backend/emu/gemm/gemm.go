@@ -59,7 +59,7 @@ type GEMM struct {
 	pairs    *PairKernel    // not nil if words of blocks are pairs of BF16, see pairs.go
 	choice   *pairChoice    // not nil if each run chooses between pairs and FP32
 	plan     blocking       // its k counts words
-	integers bool           // products are integers: see integers.go
+	integers *IntegerKernel // not nil if words of blocks are integers, see integers.go
 	scales   *runScales     // nil without runs of k: see scale.go
 	scaled   *elementScales // nil without scales that multiply elements: see scaled.go
 	fused    *fused         // not nil in the arithmetic of a device model
@@ -108,10 +108,10 @@ func NewWith(kernel *Kernel, p *pool.Pool, a memory.Matrix, transA bool, b memor
 		return nil, fmt.Errorf("gemm: shapes do not match: %d×%d times %d×%d, output %d×%d",
 			g.M, g.K, k, n, out.Rows, out.Cols)
 	}
-	if g.integers = a.DType.IsInteger(); g.integers != b.DType.IsInteger() {
+	if a.DType.IsInteger() != b.DType.IsInteger() {
 		return nil, fmt.Errorf("gemm: A is %s and B is %s: an integer format multiplies only integer formats", a.DType, b.DType)
 	}
-	if g.integers && g.K > backend.MaxIntegerK {
+	if a.DType.IsInteger() && g.K > backend.MaxIntegerK {
 		return nil, fmt.Errorf("gemm: K is %d: sums of products of integers fit 32 bits up to K = %d", g.K, backend.MaxIntegerK)
 	}
 	g.task = g.runTask
@@ -122,6 +122,8 @@ func NewWith(kernel *Kernel, p *pool.Pool, a memory.Matrix, transA bool, b memor
 	}
 	codes := a.DType.IsQuantized() && b.DType.IsQuantized()
 	switch {
+	case a.DType.IsInteger():
+		g.useIntegers(kernel.Integers)
 	case codes && kernel.streams(g.M, g.K, transA, transB) && classOf(b.DType) != other:
 		g.task = g.runStream
 	case codes && bf16TableOf(a.DType) != nil && bf16TableOf(b.DType) != nil && unit(a.DType)*unit(b.DType) >= smallestNormal:
@@ -137,7 +139,7 @@ func NewWith(kernel *Kernel, p *pool.Pool, a memory.Matrix, transA bool, b memor
 
 // reserve reserves the scratch of g's plan, with room for the sums of one run in a tile.
 func (g *GEMM) reserve() {
-	if g.scales != nil || g.integers {
+	if g.scales != nil || g.a.DType.IsInteger() {
 		g.plan.lenAcc += g.kernel.tall * g.kernel.NR
 	}
 	g.pool.Reserve(g.plan.scratch())
@@ -148,20 +150,24 @@ func (k *Kernel) streams(m, depth int, transA, transB bool) bool {
 	return k.stream != nil && m <= streamRows && depth > 0 && !transA && transB
 }
 
-// words returns the number of words of a block that hold n elements along k.
-func (g *GEMM) words(n int) int {
-	if g.pairs != nil {
-		return pool.CeilDiv(n, 2)
+// perWord returns the number of elements along k that a word of a block holds.
+func (g *GEMM) perWord() int {
+	switch {
+	case g.integers != nil:
+		return g.integers.size
+	case g.pairs != nil:
+		return 2
 	}
-	return n
+	return 1
 }
+
+// words returns the number of words of a block that hold n elements along k.
+func (g *GEMM) words(n int) int { return pool.CeilDiv(n, g.perWord()) }
 
 // elements returns the elements that words [l, l+depth) of op(A)'s rows hold.
 func (g *GEMM) elements(l, depth int) (from, count int) {
-	if g.pairs != nil {
-		return 2 * l, min(2*depth, g.K-2*l)
-	}
-	return l, depth
+	n := g.perWord()
+	return n * l, min(n*depth, g.K-n*l)
 }
 
 func orient(x memory.Matrix, trans bool) (rows, cols int) {
@@ -252,6 +258,9 @@ func (g *GEMM) runTask(worker, task int) {
 		for i := 0; i < rows; i += p.mc {
 			block := min(p.mc, rows-i)
 			step, stepK := g.decodeA(worker, a, i0+i, l0, block, depth)
+			if q := g.integers; q != nil && q.offset != nil && depth > 0 {
+				q.offset(a[:(block-1)*step+(depth-1)*stepK+1])
+			}
 			if g.fused != nil {
 				g.fused.powersA(worker, a, (block-1)*step+(depth-1)*stepK+1)
 			}
@@ -288,6 +297,8 @@ func (g *GEMM) runTask(worker, task int) {
 // multiply calls the multiply of g's arithmetic.
 func (g *GEMM) multiply(worker, depth, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 	switch {
+	case g.integers != nil:
+		g.integers.Multiply(depth, rows, a, step, stepK, b, c, load)
 	case g.fused != nil:
 		g.fused.multiply(worker, depth, rows, a, step, stepK, b, c, load)
 	case g.pairs != nil:
@@ -302,6 +313,10 @@ func (g *GEMM) multiply(worker, depth, rows int, a []float32, step, stepK int, b
 // decode decodes src to the words that g multiplies. along says that k runs along the
 // rows of src.
 func (g *GEMM) decode(worker int, dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
+	if g.integers != nil {
+		g.decodeIntegers(worker, dst, step, chunk, src, rows, cols, along)
+		return
+	}
 	if src.DType.Size() == 0 {
 		g.unpack(worker, dst, step, chunk, src, rows, cols, along)
 		return
@@ -391,7 +406,7 @@ func (g *GEMM) packB(worker int, dst, tmp []float32, l, j, depth, cols int) {
 		return
 	}
 	src := g.b.Sub(j, from)
-	if g.kernel.gather != nil && src.DType.Size() == 1 {
+	if g.kernel.gather != nil && src.DType.Size() == 1 && g.integers == nil {
 		g.gatherB(worker, dst, tmp, src, count, cols)
 		return
 	}

@@ -49,7 +49,7 @@ func TestGemmStaysInside(t *testing.T) {
 	p := pool.New(1)
 	defer p.Close()
 	for _, atEnd := range []bool{false, true} {
-		for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3, fp8.E5M2} {
+		for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3, fp8.E5M2, fp8.INT8} {
 			for _, shape := range [][3]int{{1, 1, 1}, {3, 17, 15}, {15, 33, 31}, {17, 31, 50}} {
 				m, n, k := shape[0], shape[1], shape[2]
 				for trans := range 4 {

@@ -1,12 +1,14 @@
 package gemm
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
@@ -20,10 +22,41 @@ func integerDot(a, b []float32) float32 {
 	return float32(sum)
 }
 
-// Sums of integers are exact: of large ones, which FP32 rounds, over all sizes of blocks of k.
+// testedIntegers maps kernels to the integer kernels that this machine can run with them.
+var testedIntegers = map[*Kernel][]*IntegerKernel{&Go: {&goIntegers}}
+
+// integerKernels lists the kernels that this machine can run with each of their integer
+// kernels, and without one.
+func integerKernels() (list []*Kernel) {
+	for _, kernel := range Kernels() {
+		for _, q := range append(testedIntegers[kernel], nil) {
+			with := *kernel
+			if with.Integers = q; q != nil {
+				with.Name = q.Name
+			}
+			list = append(list, &with)
+		}
+	}
+	return list
+}
+
+// fillIntegers draws the codes of a matrix: any, or large ones with a mean.
+func fillIntegers(r *rand.Rand, m memory.Matrix, anyCode bool, spread float32) {
+	for i := range m.Rows * m.LD {
+		if anyCode {
+			setCode(m, i, r.Uint32())
+		} else {
+			setCode(m, i, m.DType.Nearest(127-spread*r.Float32()*r.Float32(), fp8.Saturate))
+		}
+	}
+}
+
+// Sums of integers are exact: of any codes, and of large ones, which FP32 rounds, over all
+// sizes of blocks of k.
 func TestIntegerGemm(t *testing.T) {
 	r := rand.New(rand.NewPCG(41, 42))
-	for _, shape := range [][3]int{{1, 1, 1}, {3, 40, 1023}, {50, 35, 1024}, {7, 33, 1025}, {20, 50, 2049}, {5, 17, 5000}} {
+	shapes := [][3]int{{1, 1, 1}, {1, 17, 2}, {4, 16, 3}, {6, 32, 16}, {3, 40, 1023}, {25, 35, 1024}, {7, 33, 1025}, {13, 50, 2049}, {5, 17, 5000}}
+	for _, shape := range shapes {
 		for _, formats := range [][2]fp8.DType{{fp8.INT8, fp8.INT8}, {fp8.INT4, fp8.INT4}, {fp8.INT8, fp8.INT4}, {fp8.INT4.InBytes(), fp8.INT8}} {
 			for trans := range 4 {
 				c := gemmCase{
@@ -31,26 +64,97 @@ func TestIntegerGemm(t *testing.T) {
 					transA: trans&1 > 0, transB: trans&2 > 0, alpha: 1.5,
 				}
 				a, b, out, e := c.operands(r)
-				for i := range a.Rows * a.LD {
-					setCode(a, i, c.a.Nearest(127-100*r.Float32()*r.Float32(), fp8.Saturate)) // no zero mean
-				}
-				for i := range b.Rows * b.LD {
-					setCode(b, i, c.b.Nearest(127-200*r.Float32()*r.Float32(), fp8.Saturate))
-				}
+				anyCode := r.IntN(2) == 0
+				fillIntegers(r, a, anyCode, 100)
+				fillIntegers(r, b, anyCode, 200)
 				rows, cols := rowsOf(a, c.transA, false), rowsOf(b, c.transB, true)
-				for _, kernel := range testedKernels() {
-					for workers := 1; workers <= 2; workers++ {
-						p := pool.New(workers)
-						g, err := NewWith(kernel, p, a, c.transA, b, c.transB, out)
-						require.NoError(t, err)
-						g.Run(e)
-						p.Close()
-						for i := range c.m {
-							for j := range c.n {
-								require.Equal(t, integerDot(rows[i], cols[j])*c.alpha, out.F32[i*out.LD+j], "%s: %s: [%d,%d]", kernel.Name, c, i, j)
-							}
+				want := make([]float32, c.m*c.n)
+				for i := range want {
+					want[i] = integerDot(rows[i/c.n], cols[i%c.n]) * c.alpha
+				}
+				for _, kernel := range integerKernels() {
+					p := pool.New(1 + trans%2)
+					g, err := NewWith(kernel, p, a, c.transA, b, c.transB, out)
+					require.NoError(t, err)
+					g.Run(e)
+					p.Close()
+					for at, x := range want {
+						if got := out.F32[at/c.n*out.LD+at%c.n]; got != x {
+							require.Failf(t, "wrong sum", "%s: %s: [%d,%d] is %g, want %g", kernel.Name, c, at/c.n, at%c.n, got, x)
 						}
 					}
+				}
+			}
+		}
+	}
+}
+
+// Block scales that change inside a word, or between words, give the bits of the definition.
+func TestIntegerGemmBlockScales(t *testing.T) {
+	r := rand.New(rand.NewPCG(43, 44))
+	formats := []fp8.DType{fp8.INT8, fp8.INT4, fp8.INT4.InBytes()}
+	for _, run := range []int{0, 1, 2, 3, 4, 6, 7, 12, 20, 32, 48, 128, 512} {
+		for trans := range 4 {
+			a, b := formats[r.IntN(3)], formats[r.IntN(3)]
+			c := gemmCase{
+				m: 1 + r.IntN(30), n: 1 + r.IntN(70), k: 1 + r.IntN(1500), a: a, b: b, out: fp8.F32,
+				transA: trans&1 > 0, transB: trans&2 > 0, alpha: 1,
+			}
+			block := blockCase{a: backend.ScaleBlock{Rows: 1, Cols: run}, b: backend.ScaleBlock{Rows: run, Cols: 1}, run: run, scales: fp8.F32}
+			if trans == 3 {
+				block.a = backend.ScaleBlock{Rows: 1, Cols: 2 * run}
+			}
+			checkBlocks(t, integerKernels(), c, block, r)
+		}
+	}
+}
+
+// The kernels of instruction sets give the sums and words of the definition.
+func TestIntegerKernels(t *testing.T) {
+	r := rand.New(rand.NewPCG(45, 46))
+	for _, kernel := range integerKernels() {
+		q, nr := kernel.Integers, kernel.NR
+		if q == nil {
+			continue
+		}
+		for _, k := range []int{0, 1, 2, 3, 4, 5, 7, 8, 17} { // in words
+			rows := 1 + r.IntN(kernel.tall)
+			height, depth := pool.RoundUp(rows, kernel.MR), k*q.size
+			a, b := newMatrix(fp8.INT8, height, depth, depth), newMatrix(fp8.INT8, depth, nr, nr)
+			fillIntegers(r, a, true, 0)
+			fillIntegers(r, b, true, 0)
+			left, right := make([]float32, height*k+1), make([]float32, k*nr+1)
+			for i := range height {
+				q.wordsAlong(left[i*k:], a.U8[i*depth:][:depth])
+			}
+			for l := range k {
+				q.wordsDown(right[l*nr:], nr, nr, b.U8[l*q.size*nr:], nr, q.size, nr)
+			}
+			for i, w := range left[:height*k] {
+				require.Equal(t, math.Float32bits(word(a.U8[i*q.size:], 1, q.size, q.size)), math.Float32bits(w), "%s: word %d along", kernel.Name, i)
+			}
+			for i, w := range right[:k*nr] {
+				require.Equal(t, math.Float32bits(word(b.U8[i/nr*q.size*nr+i%nr:], nr, q.size, q.size)), math.Float32bits(w), "%s: word %d down", kernel.Name, i)
+			}
+			if q.offset != nil {
+				q.offset(left[:height*k])
+			}
+			c := make([]float32, height*nr)
+			sums := integersOf(c)
+			for i := range sums {
+				sums[i] = int32(i)
+			}
+			for _, load := range []bool{true, false} {
+				q.Multiply(k, rows, left, k, 1, right, c, load)
+				for i := range rows * nr {
+					want := int32(0)
+					if load {
+						want = int32(i)
+					}
+					for l := range depth {
+						want += int32(int8(a.U8[i/nr*depth+l])) * int32(int8(b.U8[l*nr+i%nr]))
+					}
+					require.Equal(t, want, sums[i], "%s: %d words, load=%t: [%d,%d]", kernel.Name, k, load, i/nr, i%nr)
 				}
 			}
 		}
@@ -67,7 +171,7 @@ func TestIntegerGemmLargestK(t *testing.T) {
 		x.U8[i] = 127
 	}
 	x.Cols = k
-	for _, kernel := range testedKernels() {
+	for _, kernel := range integerKernels() {
 		g, err := NewWith(kernel, p, x, false, x, true, out)
 		require.NoError(t, err)
 		g.Run(Epilogue{})
@@ -83,7 +187,11 @@ func TestIntegerGemmLargestK(t *testing.T) {
 func TestIntegerGemmAllocatesNothing(t *testing.T) {
 	p := pool.New(2)
 	defer p.Close()
-	g, err := New(p, newMatrix(fp8.INT8, 20, 3000, 3000), false, newMatrix(fp8.INT8, 40, 3000, 3000), true, newMatrix(fp8.BF16, 20, 40, 40))
-	require.NoError(t, err)
-	require.Zero(t, testing.AllocsPerRun(5, func() { g.Run(Epilogue{}) }))
+	for _, kernel := range integerKernels() {
+		g, err := NewWith(kernel, p, newMatrix(fp8.INT8, 20, 3000, 3000), false, newMatrix(fp8.INT4, 40, 3000, 3000), true, newMatrix(fp8.BF16, 20, 40, 40))
+		require.NoError(t, err)
+		require.Zero(t, testing.AllocsPerRun(5, func() { g.Run(Epilogue{}) }))
+		require.NoError(t, g.ScaleBlocks(memory.BlockScales{}, memory.BlockScales{}, 32))
+		require.Zero(t, testing.AllocsPerRun(5, func() { g.Run(Epilogue{}) }))
+	}
 }

@@ -50,6 +50,9 @@ type Kernel struct {
 	// there is none.
 	Pairs *PairKernel
 
+	// Integers is a faster multiply for integers; nil if there is none.
+	Integers *IntegerKernel
+
 	// addScaled computes acc[i,j] += part[i,j]·(sa[i]·sb[j]), or = if first, each
 	// operation rounded, for the first rows rows of [tall, nr]. acc may be part. nil: use
 	// addScaledRows.

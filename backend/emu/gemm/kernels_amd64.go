@@ -139,6 +139,7 @@ var AVX2 = Kernel{
 	addScaled: func(acc, part []float32, rows int, sa, sb []float32, first bool) {
 		addScaled16AVX2(&acc[0], &part[0], rows, &sa[0], &sb[0], first)
 	},
+	Integers: &avx2Integers,
 	finish: func(acc []float32, t *tileOut) {
 		// AVX2 has no masks, so only whole rows are vectorized. FP8 outputs are rare.
 		if t.cols == 16 && !t.out.DType.IsQuantized() && !t.hasF16() {

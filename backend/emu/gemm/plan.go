@@ -171,10 +171,14 @@ func Scratch(m, n, k int, transA bool, workers int) int {
 		plan := planBlocks(kernel, m, n, k, DepthUnit, transA, workers)
 		return plan.scratch()
 	}
+	largest := scratch(k)
 	if kernel.Pairs != nil {
-		return max(scratch(k), scratch(pool.CeilDiv(k, 2)))
+		largest = max(largest, scratch(pool.CeilDiv(k, 2)))
 	}
-	return scratch(k)
+	if kernel.Integers != nil {
+		largest = max(largest, scratch(pool.CeilDiv(k, kernel.Integers.size)))
+	}
+	return largest
 }
 
 // even divides n into the fewest parts of at most limit, and returns their size, rounded

@@ -45,7 +45,8 @@ func (g *GEMM) ScaleBlocks(a, b memory.BlockScales, promote int) error {
 	}
 	kernel := g.kernel
 	g.pairs, g.choice = nil, nil // a run may have an odd number of elements
-	g.plan = planBlocks(kernel, g.M, g.N, g.K, unit, g.transA, g.pool.Size())
+	unit = g.integerUnit(run, unit)
+	g.plan = planBlocks(kernel, g.M, g.N, g.words(g.K), unit, g.transA, g.pool.Size())
 	g.plan.lenAcc += kernel.tall * kernel.NR // for the sum of one run
 	if g.fused != nil {
 		g.fused.makeRoom(&g.plan)
@@ -126,14 +127,18 @@ func (g *GEMM) multiplyRuns(worker, depth, rows int, a []float32, step, stepK in
 	}
 	if s.run == g.K {
 		g.sum(worker, depth, rows, a, step, stepK, panel, tile, part, l)
-		if l+depth == g.K {
+		if l+depth == g.words(g.K) {
 			kern.addRun(tile, tile, rows, s.sa[i:], s.sb[j:], true)
 		}
 		return
 	}
-	for from := 0; from < depth; from += s.run {
-		r := (l + from) / s.run
-		g.multiply(worker, min(s.run, depth-from), rows, a[from*stepK:], step, stepK, panel[from*kern.NR:], part, false)
+	run := g.words(s.run)
+	for from := 0; from < depth; from += run {
+		r := (l + from) / run
+		g.multiply(worker, min(run, depth-from), rows, a[from*stepK:], step, stepK, panel[from*kern.NR:], part, false)
+		if g.integers != nil {
+			fromIntegers(part[:rows*kern.NR])
+		}
 		kern.addRun(tile, part, rows, s.sa[r*s.ma+i:], s.sb[r*s.nb+j:], r == 0)
 	}
 }

@@ -92,14 +92,14 @@ func TestGemmBlockScaleBits(t *testing.T) {
 					m: shape[0], n: shape[1], k: shape[2], a: block.from[r.IntN(len(block.from))], b: block.from[r.IntN(len(block.from))],
 					out: fp8.F32, transA: trans&1 > 0, transB: trans&2 > 0, alpha: 1,
 				}
-				checkBlocks(t, c, block, r)
+				checkBlocks(t, testedKernels(), c, block, r)
 			}
 		}
 	}
 }
 
 // checkBlocks compares every element of a GEMM with block scales with the definition.
-func checkBlocks(t *testing.T, c gemmCase, block blockCase, r *rand.Rand) {
+func checkBlocks(t *testing.T, kernels []*Kernel, c gemmCase, block blockCase, r *rand.Rand) {
 	t.Helper()
 	transposed := func(b backend.ScaleBlock, swap bool) backend.ScaleBlock {
 		if swap {
@@ -136,7 +136,7 @@ func checkBlocks(t *testing.T, c gemmCase, block blockCase, r *rand.Rand) {
 			func(l int) float32 { return scaleOf(&scaleA, i, l, c.transA) },
 			func(l int) float32 { return scaleOf(&scaleB, j, l, !c.transB) })
 	}
-	for _, kernel := range testedKernels() {
+	for _, kernel := range kernels {
 		for workers := 1; workers <= 3; workers++ {
 			p := pool.New(workers)
 			g, err := NewWith(kernel, p, a, c.transA, b, c.transB, out)
