@@ -49,8 +49,13 @@ func TestGEMMPairs(t *testing.T) {
 	}{
 		{0, 0, false, false},
 		{89, 1300, false, false},
-		{90, 1208, false, false}, {90, 1209, true, false}, {90, 1300, true, false},
-		{100, 1206, false, false}, {100, 1208, false, true}, {103, 1300, false, true}, {120, 1300, false, true},
+		{90, 1208, false, false},
+		{90, 1209, true, false},
+		{90, 1300, true, false},
+		{100, 1206, false, false},
+		{100, 1208, false, true},
+		{103, 1300, false, true},
+		{120, 1300, false, true},
 	} {
 		s := specOf(c.capability, c.version)
 		multiplies := func(want bool, pairs ...[2]fp8.Encoding) {

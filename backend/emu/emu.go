@@ -38,19 +38,17 @@ func spec(model string) (backend.Spec, error) {
 			return backend.Spec{}, fmt.Errorf("backend emu: %w; without a model, emu multiplies with FP32 FMA, emu:%s like the matrix unit of Intel's server processors, and emu:accum16 adds up products of integers in 16 bits", err, modelAMX)
 		}
 		s.E4M3, s.Pairs = m.E4M3, m.GEMMs
-		return s, nil
 	}
 	return s, nil
 }
 
 // device is one rank: a thread pool and the memory of one set of variables.
 type device struct {
-	name  string // "emu", "emu:h100"
-	spec  backend.Spec
-	amx   bool         // GEMMs use the arithmetic of gemm/amx.go
-	model *arith.Model // of FP8 GEMMs (fuse.go); nil: FP32 FMA
-	// accumulator adds up products of integers; nil: I32
-	accumulator *arith.Accumulator
+	name        string // "emu", "emu:h100"
+	spec        backend.Spec
+	amx         bool               // GEMMs use the arithmetic of gemm/amx.go
+	model       *arith.Model       // of FP8 GEMMs (fuse.go); nil: FP32 FMA
+	accumulator *arith.Accumulator // of integers; nil: I32
 	pool        *pool.Pool
 	rank        int
 	group       *group

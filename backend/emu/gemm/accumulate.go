@@ -26,7 +26,7 @@ type accumulatedWorker struct {
 // Accumulate makes c the accumulator of the sums of integers. Where block scales change along k,
 // each run has a sum of its own. ScaleBlocks must be called before it.
 func (g *GEMM) Accumulate(c arith.Accumulator) error {
-	if !g.integers {
+	if !g.a.DType.IsInteger() {
 		return errors.New("gemm: an accumulator of bits adds up products of integers")
 	}
 	g.accumulated = &accumulated{c, make([]accumulatedWorker, g.pool.Size())}
@@ -51,7 +51,7 @@ func (g *GEMM) runAccumulated(worker, task int) {
 	for i := i0; i < bottom; i += kern.MR {
 		rows := min(kern.MR, bottom-i)
 		for r := range rows {
-			integersOf(w.a[r*g.K:][:g.K], g.a, g.transA, i+r, 0)
+			integerRow(w.a[r*g.K:][:g.K], g.a, g.transA, i+r, 0)
 		}
 		for j := j0; j < right; j += kern.NR {
 			cols := min(kern.NR, right-j)
@@ -75,16 +75,16 @@ func (g *GEMM) runAccumulated(worker, task int) {
 func (g *GEMM) accumulate(w *accumulatedWorker, tile []float32, rows, j, cols, from, n int) {
 	b := w.b[:n]
 	for c := range cols {
-		integersOf(b, g.b, !g.transB, j+c, from)
+		integerRow(b, g.b, !g.transB, j+c, from)
 		for r := range rows {
 			tile[r*g.kernel.NR+c] = float32(g.accumulated.Dot(w.a[r*g.K+from:][:n], b))
 		}
 	}
 }
 
-// integersOf sets dst to the values of row i of x, from column l on; of the transpose of x if
+// integerRow sets dst to the values of row i of x, from column l on; of the transpose of x if
 // trans.
-func integersOf(dst []int32, x memory.Matrix, trans bool, i, l int) {
+func integerRow(dst []int32, x memory.Matrix, trans bool, i, l int) {
 	at, next := i*x.LD+l, 1
 	if trans {
 		at, next = l*x.LD+i, x.LD
