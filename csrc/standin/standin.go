@@ -61,6 +61,7 @@
 //	STANDIN_CUDA        newest CUDA version that the driver supports (13000)
 //	STANDIN_GPUS        number of GPUs in CUDA (1); 0 makes cuInit fail
 //	STANDIN_CAPABILITY  compute capability of all GPUs, times 10 (90)
+//	STANDIN_CUBLASLT    version of cuBLASLt, as cublasLtGetVersion returns it (130102)
 //	STANDIN_OLD         number of GPUs, from the first, with compute capability 8.0 instead (0)
 //	STANDIN_BUS         0: the driver does not report PCI bus addresses
 //	STANDIN_STUB        1: the driver is a toolkit's stub, cuInit returns 34
