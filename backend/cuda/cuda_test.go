@@ -32,12 +32,12 @@ func TestSpec(t *testing.T) {
 // E4M3 by E4M3 with these scales, or E2M1.
 func TestGEMMPairs(t *testing.T) {
 	fp32 := fp8.Encoding{DType: fp8.E4M3, Scale: fp8.F32}
-	row, vector, block, mx, nvfp4, mxfp4 := fp32, fp32, fp32, fp32, fp32, fp32
+	row, vector, block, mx, nvfp4 := fp32, fp32, fp32, fp32, fp32
 	row.Across = 1
 	vector.Across, vector.Along = 1, 128
 	block.Across, block.Along = 128, 128
 	mx.Across, mx.Along, mx.Scale = 1, 32, fp8.E8M0
-	mxfp4 = mx
+	mxfp4 := mx
 	mxfp4.DType = fp8.E2M1
 	nvfp4.DType, nvfp4.Across, nvfp4.Along, nvfp4.Scale, nvfp4.Outer = fp8.E2M1, 16, 16, fp8.E4M3, true
 	hopper := [][2]fp8.Encoding{{row, row}, {row, fp32}, {vector, vector}, {vector, block}, {block, vector}, {block, block}}

@@ -260,16 +260,16 @@ func (l *lowering) copyOf(t *backend.Tensor) *backend.Tensor {
 	return c.RowRange(col, t.Cols()).Columns(t.Name+".t", row, t.Rows())
 }
 
-// scaleAs gives copy, a transposed copy of t, the scales of t: per tensor the same, per block
+// scaleAs gives u, a transposed copy of t, the scales of t: per tensor the same, per block
 // transposed ones of its own.
-func scaleAs(copy, t *backend.Tensor, declare func(name string, d fp8.DType, shape ...int) *backend.Tensor) {
-	copy.Scale, copy.Outer = t.Scale, t.Outer
+func scaleAs(u, t *backend.Tensor, declare func(name string, d fp8.DType, shape ...int) *backend.Tensor) {
+	u.Scale, u.Outer = t.Scale, t.Outer
 	if t.Block == backend.PerTensor {
 		return
 	}
-	copy.Block = backend.ScaleBlock{Rows: t.Block.Cols, Cols: t.Block.Rows}
-	rows, cols := copy.Block.ScaleShape(copy.Rows(), copy.Cols())
-	copy.Scale = declare(copy.Name+".scale_inv", t.Scale.DType, rows, cols)
+	u.Block = backend.ScaleBlock{Rows: t.Block.Cols, Cols: t.Block.Rows}
+	rows, cols := u.Block.ScaleShape(u.Rows(), u.Cols())
+	u.Scale = declare(u.Name+".scale_inv", t.Scale.DType, rows, cols)
 }
 
 // corner returns where t begins in its base, and whether t is a rectangle of it.
