@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"math"
+
 	"octet/backend"
 	"octet/fp8"
 )
@@ -94,4 +96,60 @@ func (s *suite) quantizeWithOuter(f scaleFormat) {
 			}, "quantize/outer/%s/%s", data.name, rounding)
 		}
 	}
+}
+
+// matMulOfIntegers adds GEMMs of integer formats, whose sums are exact. Large values of one
+// sign make sums that FP32 rounds.
+func (s *suite) matMulOfIntegers() {
+	for _, pair := range [][2]fp8.DType{{fp8.INT8, fp8.INT8}, {fp8.INT8, fp8.INT4}, {fp8.INT4, fp8.INT4}} {
+		for _, shape := range [][3]int{{1, 1, 1}, {17, 35, 33}, {6, 18, 1100}} {
+			for trans := range 4 {
+				ta, tb := trans&1 != 0, trans&2 != 0
+				m, n, k := shape[0], shape[1], shape[2]
+				if pair[1] == fp8.INT4 { // a byte holds two columns
+					m, n, k = m+m%2, n+n%2, k+k%2
+				}
+				s.add(func(b *fixture) {
+					op := b.integers(pair, m, n, k, ta, tb)
+					op.Out = b.result("out", fp8.F32, exactly, m, n)
+					b.p.Add(op)
+				}, "matmul/integers/%s-%s/%dx%dx%d/ta=%t/tb=%t", pair[0], pair[1], m, n, k, ta, tb)
+			}
+		}
+		s.add(func(b *fixture) {
+			const m, n, k = 9, 20, 258
+			op := b.integers(pair, m, n, k, false, true)
+			b.blocked(op.A, backend.PerRow, fp8.F32)
+			b.blocked(op.B, backend.PerRow, fp8.F32)
+			op.ColScale = b.normal("col", fp8.F32, n)
+			op.Out = b.result("out", fp8.F32, elementwise, m, n)
+			b.p.Add(op)
+		}, "matmul/integers/%s-%s/rows", pair[0], pair[1])
+		for _, run := range []int{6, 7, 128} {
+			s.add(func(b *fixture) {
+				const m, n, k = 9, 20, 300
+				op := b.integers(pair, m, n, k, false, true)
+				b.blocked(op.A, backend.ScaleBlock{Rows: 1, Cols: run}, fp8.F32)
+				b.blocked(op.B, backend.ScaleBlock{Rows: 1, Cols: run}, fp8.F32)
+				op.Out = b.result("out", fp8.F32, summed(k/run+1), m, n)
+				b.p.Add(op)
+			}, "matmul/integers/%s-%s/1x%d", pair[0], pair[1], run)
+		}
+	}
+}
+
+// integers is operands with integers of the formats' whole range, mostly positive, and scales
+// of 1.
+func (b *fixture) integers(pair [2]fp8.DType, m, n, k int, ta, tb bool) *backend.MatMul {
+	op := b.operands(pair[0], pair[1], m, n, k, ta, tb)
+	one := b.vars.Tensor(backend.Input, "one", fp8.F32, 1)
+	one.Value, b.values[one] = 1, []float64{1}
+	for _, x := range []*backend.Tensor{op.A, op.B} {
+		x.Scale = one
+		largest := float64(x.DType.Max())
+		for i, v := range b.values[x] {
+			b.values[x][i] = max(-largest, min(largest, math.Round(largest*(0.7+v/2))))
+		}
+	}
+	return op
 }

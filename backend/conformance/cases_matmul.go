@@ -12,6 +12,7 @@ func (s *suite) matMul() {
 	s.matMulEpilogues()
 	s.matMulData()
 	s.matMulBlocks()
+	s.matMulOfIntegers()
 }
 
 // operands declares A and B of a GEMM of m×k by k×n, stored transposed if ta, tb.

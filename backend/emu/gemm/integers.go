@@ -169,6 +169,11 @@ func word(codes []uint8, step, n, size int) float32 {
 	return math.Float32frombits(w)
 }
 
+// copyCodes is along for words of four.
+func copyCodes(dst []float32, codes []uint8) {
+	copy(unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(dst))), 4*len(dst)), codes)
+}
+
 // widen4 writes the codes of row i of src, integers of four bits, as INT8.
 func widen4(dst []uint8, src memory.Matrix, i int) {
 	at := 0
@@ -194,11 +199,7 @@ func widen4(dst []uint8, src memory.Matrix, i int) {
 // goIntegers is Go's integers. It defines the results of the others.
 var goIntegers = IntegerKernel{
 	Name: "integers in go", size: 4, Multiply: multiplyIntegersGo,
-	along: func(dst []float32, codes []uint8) {
-		for at := 0; at < len(codes); at += 4 {
-			dst[at/4] = word(codes[at:], 1, 4, 4)
-		}
-	},
+	along: copyCodes,
 	down: func(dst []float32, codes []uint8, ld int) {
 		for j := range Go.NR {
 			dst[j] = word(codes[j:], ld, 4, 4)

@@ -5,7 +5,11 @@ package gemm
 import "golang.org/x/sys/cpu"
 
 func init() {
-	if cpu.X86.HasAVX2 {
-		testedIntegers[&AVX2] = []*IntegerKernel{&avx2Integers}
+	testedIntegers[&AVX2] = []*IntegerKernel{&avx2Integers}
+	if cpu.X86.HasAVXVNNI {
+		testedIntegers[&AVX2] = append(testedIntegers[&AVX2], &avxVNNI)
+	}
+	if cpu.X86.HasAVX512VNNI {
+		testedIntegers[&AVX512] = []*IntegerKernel{&avx512VNNI}
 	}
 }

@@ -21,9 +21,15 @@ var amd64Kernels = sync.OnceValue(func() (list []*Kernel) {
 		if hasBF16Pairs() && bf16PairsAreFaster() {
 			AVX512.Pairs = &bf16Pairs
 		}
+		if x.HasAVX512VNNI {
+			AVX512.Integers = &avx512VNNI
+		}
 		list = append(list, &AVX512)
 	}
 	if x.HasAVX2 && x.HasFMA && x.HasF16C {
+		if x.HasAVXVNNI {
+			AVX2.Integers = &avxVNNI
+		}
 		list = append(list, &AVX2)
 	}
 	return append(list, &Go)

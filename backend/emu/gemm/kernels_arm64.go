@@ -3,6 +3,10 @@
 package gemm
 
 import (
+	"sync"
+
+	"golang.org/x/sys/cpu"
+
 	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 	"octet/fp8"
@@ -10,9 +14,14 @@ import (
 
 // Kernels returns the kernels that this machine can run, the fastest first.
 // Every 64-bit Arm has ASIMD.
-func Kernels() []*Kernel { return arm64Kernels }
+func Kernels() []*Kernel { return arm64Kernels() }
 
-var arm64Kernels = []*Kernel{&NEON, &Go}
+var arm64Kernels = sync.OnceValue(func() []*Kernel {
+	if cpu.ARM64.HasASIMDDP {
+		NEON.Integers = &neonDots
+	}
+	return []*Kernel{&NEON, &Go}
+})
 
 // NEON uses 24 of the 32 registers as accumulators: ten registers of loads feed 24
 // FMAs, so that a core with four vector units needs two loads per cycle.
