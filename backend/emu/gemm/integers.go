@@ -43,7 +43,7 @@ type IntegerKernel struct {
 
 // useIntegers lets g multiply words of integers, unless kernel is nil.
 func (g *GEMM) useIntegers(kernel *IntegerKernel) {
-	if g.integers = kernel; kernel == nil || g.a.DType == fp8.INT8 && g.b.DType == fp8.INT8 {
+	if g.integers = kernel; kernel == nil || inBytes(g.a) && inBytes(g.b) {
 		return
 	}
 	for w := range g.workers {
@@ -119,7 +119,7 @@ func (g *GEMM) decodeIntegers(worker int, dst []float32, step, chunk int, src me
 	for i := 0; i < rows && cols > 0; i += height {
 		n := min(height, rows-i)
 		codes, ld := src.U8, src.LD
-		if src.DType == fp8.INT8 {
+		if inBytes(src) {
 			codes = codes[i*ld:]
 		} else {
 			codes, ld = g.workers[worker].codes, cols
@@ -173,6 +173,9 @@ func word(codes []uint8, step, n, size int) float32 {
 func copyCodes(dst []float32, codes []uint8) {
 	copy(unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(dst))), 4*len(dst)), codes)
 }
+
+// inBytes reports whether the codes of x, integers, are INT8.
+func inBytes(x memory.Matrix) bool { return x.DType.Format().Bits == 8 }
 
 // widen4 writes the codes of row i of src, integers of four bits, as INT8.
 func widen4(dst []uint8, src memory.Matrix, i int) {
