@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	_ "octet/backend/cuda"
 	_ "octet/backend/emu"
 	"octet/fp8"
+	"octet/recipe"
 	"octet/train"
 )
 
@@ -49,9 +51,11 @@ func TestPeaks(t *testing.T) {
 // and formats.
 func TestGEMM(t *testing.T) {
 	b := open(t)
-	cases, err := b.GEMM([]Layer{{16, 32, 48}})
+	formats := formats(t)
+	layer := []Layer{{16, 32, 48}}
+	cases, err := b.GEMM(layer, formats)
 	require.NoError(t, err)
-	require.Len(t, cases, len(Formats)*len(Passes))
+	require.Len(t, cases, len(formats)*len(Passes))
 	var names []string
 	for _, c := range cases {
 		names = append(names, c.name+" "+c.shape)
@@ -72,10 +76,61 @@ func TestGEMM(t *testing.T) {
 	o := cases[1].program.Nodes()[0].Op.(*backend.MatMul)
 	require.Equal(t, []fp8.DType{fp8.E5M2, fp8.E4M3, fp8.BF16}, []fp8.DType{o.A.DType, o.B.DType, o.Out.DType})
 
-	b.spec.Pairs = fp8.PerTensor([2]fp8.DType{fp8.E4M3IEEE, fp8.E4M3IEEE})
+	// A device that multiplies equal formats only reads copies in E5M2.
+	b.spec.Pairs = fp8.PerTensor([2]fp8.DType{fp8.E4M3IEEE, fp8.E4M3IEEE}, [2]fp8.DType{fp8.E5M2, fp8.E5M2})
 	b.spec.E4M3 = fp8.E4M3IEEE
-	o = b.gemm(Layer{16, 32, 48}, "fp8", "wgrad").program.Nodes()[0].Op.(*backend.MatMul)
+	cases, err = b.GEMM(layer, formats)
+	require.NoError(t, err)
+	o = cases[2].program.Nodes()[0].Op.(*backend.MatMul)
+	require.Equal(t, []fp8.DType{fp8.E5M2, fp8.E5M2}, []fp8.DType{o.A.DType, o.B.DType})
+	o = cases[0].program.Nodes()[0].Op.(*backend.MatMul)
 	require.Equal(t, []fp8.DType{fp8.E4M3IEEE, fp8.E4M3IEEE}, []fp8.DType{o.A.DType, o.B.DType})
+}
+
+func formats(t *testing.T) []Operands {
+	t.Helper()
+	list, err := Formats()
+	require.NoError(t, err)
+	return list
+}
+
+// A recipe's operands have its formats and scales in every GEMM, and casts that fill both.
+func TestGEMMOfRecipes(t *testing.T) {
+	b := open(t)
+	var list []Operands
+	for _, name := range []string{"nvfp4", "int8-switchback", "deepseek-v3", "bf16-e8m5", "mxfp6", "fp16"} {
+		r, err := recipe.Lookup(name)
+		require.NoError(t, err)
+		list = append(list, Operands{name, r})
+	}
+	cases, err := b.GEMM([]Layer{{32, 64, 128}}, list)
+	require.NoError(t, err)
+	var got []string
+	for _, c := range cases {
+		o := c.program.Nodes()[0].Op.(*backend.MatMul)
+		x, y := o.Encodings()
+		got = append(got, fmt.Sprintf("%s: %s by %s to %s", c.name, x, y, o.Out.DType))
+		r, err := b.Measure(t.Context(), c)
+		require.NoError(t, err)
+		require.Empty(t, r.Unsupported)
+		require.Positive(t, r.GFLOPs)
+	}
+	require.Equal(t, []string{
+		"nvfp4 fprop: e2m1 1x16 e4m3+fp32 by e2m1 16x16 e4m3+fp32 to bf16",
+		"nvfp4 dgrad: e2m1 1x16 e4m3+fp32 by e2m1 16x16 e4m3+fp32 to bf16",
+		"nvfp4 wgrad: e2m1 1x16 e4m3+fp32 by e2m1 1x16 e4m3+fp32 to fp32",
+	}, got[:3])
+	require.Equal(t, []string{
+		"int8-switchback dgrad: int8 row fp32 by int8 tensor fp32 to bf16",
+		"int8-switchback wgrad: bf16 by bf16 to fp32",
+		"deepseek-v3 fprop: e4m3 1x128 fp32 by e4m3 128x128 fp32 to bf16",
+	}, got[4:7])
+	require.Equal(t, "bf16-e8m5 fprop: bf16 by bf16 to bf16", got[9])
+	require.Equal(t, "fp16 wgrad: fp16 by fp16 to fp32", got[17])
+
+	b.spec.Pairs = fp8.PerTensor([2]fp8.DType{fp8.E4M3, fp8.E4M3})
+	_, err = b.GEMM([]Layer{{32, 64, 128}}, list[:1])
+	require.ErrorContains(t, err, "unsupported by backend emu: recipe nvfp4: layers.mlp.up_proj: fprop multiplies input in e2m1 1x16 e4m3+fp32")
 }
 
 func TestQuantize(t *testing.T) {
@@ -141,7 +196,7 @@ func TestOptimizerChangesItsState(t *testing.T) {
 // in one orientation only gets them in that one.
 func TestOperandsArePrepared(t *testing.T) {
 	b := open(t)
-	cases, err := b.GEMM([]Layer{{32, 48, 64}})
+	cases, err := b.GEMM([]Layer{{32, 48, 64}}, formats(t))
 	require.NoError(t, err)
 	cuda, err := backend.SpecOf("cuda")
 	require.NoError(t, err)
@@ -212,7 +267,7 @@ func TestTooLarge(t *testing.T) {
 	if !b.spec.HostMemory {
 		t.Skip("the memory of this machine cannot be read")
 	}
-	_, err := b.GEMM([]Layer{{16, 16, 16}, {MaxDim, MaxDim, MaxDim}})
+	_, err := b.GEMM([]Layer{{16, 16, 16}, {MaxDim, MaxDim, MaxDim}}, formats(t))
 	if err == nil {
 		t.Skip("the free memory of this machine cannot be read")
 	}

@@ -7,6 +7,7 @@ import (
 
 	"octet/backend"
 	"octet/fp8"
+	"octet/recipe"
 )
 
 // Layer is a linear layer: Tokens rows of In features become Out features.
@@ -52,53 +53,63 @@ func ParseLayer(text string) (Layer, error) {
 // Passes are the three GEMMs of a layer in a step: the second part of the names of results.
 var Passes = []string{"fprop", "dgrad", "wgrad"}
 
-// Formats are the formats of the operands: the first part of the names of results. FP8 is
-// E4M3, and E5M2 for gradients.
-var Formats = []string{"fp8", "bf16", "fp32"}
+// Operands names the formats and scales of a layer's operands: the first part of the names of
+// results.
+type Operands struct {
+	Name   string
+	Recipe recipe.Recipe
+}
 
-// GEMM returns the cases of each layer: for each of Formats, one for each of Passes. Weight
-// gradients are FP32; other results are BF16, or FP32 if the operands are.
-func (b *Bench) GEMM(layers []Layer) ([]Case, error) {
+// Formats are the default: FP8 is E4M3, and E5M2 for gradients.
+func Formats() ([]Operands, error) {
+	var list []Operands
+	for _, o := range []struct{ name, recipe string }{{"fp8", "fp8-current"}, {"bf16", "bf16"}, {"fp32", "fp32"}} {
+		r, err := recipe.Lookup(o.recipe)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Operands{o.name, r})
+	}
+	return list, nil
+}
+
+// middle is the layer whose casts the GEMMs have: no slice of a recipe's scopes selects it.
+var middle = []recipe.Layer{{Scope: "layers.mlp.up_proj"}}
+
+// GEMM returns the cases of each layer: for each of formats, one for each of Passes. Weight
+// gradients are FP32; other results have the compute format.
+func (b *Bench) GEMM(layers []Layer, formats []Operands) ([]Case, error) {
 	var list []Case
 	for _, l := range layers {
-		for _, format := range Formats {
+		for _, f := range formats {
+			r, _, err := f.Recipe.Over(nil).For(b.spec.E4M3, b.spec.Pairs, middle)
+			if err != nil {
+				return nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, b.spec.Backend, err)
+			}
 			for _, pass := range Passes {
-				list = append(list, b.gemm(l, format, pass))
+				list = append(list, b.gemm(l, Operands{f.Name, r}, pass))
 			}
 		}
 	}
 	return b.check(list)
 }
 
-// gemm records one GEMM of a layer. A program casts FP8 operands beforehand, as the ops of a
-// step do, so that a device that needs them transposed gets a transposed copy.
-func (b *Bench) gemm(l Layer, format, pass string) Case {
-	fill := contents{}
+// gemm records one GEMM of a layer. A program casts operands of up to eight bits beforehand, as
+// the ops of a step do, so that a device that needs them transposed gets a transposed copy.
+// Scales per tensor are 1, which takes the same time.
+func (b *Bench) gemm(l Layer, f Operands, pass string) Case {
+	c := Case{bench: "gemm", name: f.Name + " " + pass, fill: contents{}, limit: byFLOPs}
 	vars := backend.NewVars()
-	values, grads, result := fp8.F32, fp8.F32, fp8.F32
-	switch format {
-	case "fp8":
-		values, grads, result = b.spec.E4M3, fp8.E5M2, fp8.BF16
-	case "bf16":
-		values, grads, result = fp8.BF16, fp8.BF16, fp8.BF16
-	}
-	perTensor := func(d fp8.DType) fp8.Encoding { return fp8.Encoding{DType: d, Scale: fp8.F32} }
-	if format == "fp8" && !b.spec.Multiplies(perTensor(grads), perTensor(values)) {
-		grads = values // the device multiplies only equal formats
-	}
-	var prepare *backend.Program
-	if format == "fp8" {
-		prepare = vars.Program("prepare")
-	}
-	operand := func(name string, d fp8.DType, rows, cols int) *backend.Tensor {
-		t := vars.Tensor(backend.Stash, name, d, rows, cols)
-		if prepare != nil {
-			t.Scale = fill.one(vars, name+".scale_inv")
-			prepare.Add(&backend.Quantize{
-				X:   vars.Tensor(backend.Stash, name+".bf16", fp8.BF16, rows, cols),
-				Out: []backend.Cast{{Out: t}},
-			})
+	p := vars.Program("gemm")
+	operand := func(name string, g recipe.GEMM, o recipe.Operand, rows, cols int, down bool) *backend.Tensor {
+		t, cast := stored(vars, c.fill, name, f.Recipe.Cast(middle[0], g, o), rows, cols, down)
+		if !t.DType.IsQuantized() {
+			return t
 		}
+		if c.prepare == nil {
+			c.prepare = vars.Program("prepare")
+		}
+		c.prepare.Add(&backend.Quantize{X: vars.Tensor(backend.Stash, name+".bf16", fp8.BF16, rows, cols), Out: []backend.Cast{cast}})
 		return t
 	}
 	output := func(d fp8.DType, rows, cols int) *backend.Tensor {
@@ -108,25 +119,53 @@ func (b *Bench) gemm(l Layer, format, pass string) Case {
 	switch pass {
 	case "fprop":
 		o = &backend.MatMul{
-			A: operand("x", values, l.Tokens, l.In), B: operand("w", values, l.Out, l.In), TransB: true,
-			Out: output(result, l.Tokens, l.Out), Accum: backend.Fast,
+			A: operand("x", recipe.Fprop, recipe.Input, l.Tokens, l.In, false),
+			B: operand("w", recipe.Fprop, recipe.Weight, l.Out, l.In, false), TransB: true,
+			Out: output(f.Recipe.Compute, l.Tokens, l.Out), Accum: backend.Fast,
 		}
 	case "dgrad":
 		o = &backend.MatMul{
-			A: operand("dy", grads, l.Tokens, l.Out), B: operand("w", values, l.Out, l.In),
-			Out: output(result, l.Tokens, l.In),
+			A:   operand("dy", recipe.Dgrad, recipe.Grad, l.Tokens, l.Out, false),
+			B:   operand("w", recipe.Dgrad, recipe.Weight, l.Out, l.In, true),
+			Out: output(f.Recipe.Compute, l.Tokens, l.In),
 		}
 	case "wgrad":
 		o = &backend.MatMul{
-			A: operand("dy", grads, l.Tokens, l.Out), TransA: true, B: operand("x", values, l.Tokens, l.In),
+			A: operand("dy", recipe.Wgrad, recipe.Grad, l.Tokens, l.Out, true), TransA: true,
+			B:   operand("x", recipe.Wgrad, recipe.Input, l.Tokens, l.In, true),
 			Out: output(fp8.F32, l.Out, l.In),
 		}
 	}
-	p := vars.Program("gemm")
 	p.Add(o)
 	m, n, k := o.Dims()
-	return Case{
-		bench: "gemm", name: format + " " + pass, shape: fmt.Sprintf("%dx%dx%d", m, n, k),
-		program: p, prepare: prepare, fill: fill, limit: byFLOPs,
+	c.program, c.shape = p, fmt.Sprintf("%dx%dx%d", m, n, k)
+	return c
+}
+
+// stored declares an operand as a recipe stores it, and the cast that writes it. K is its
+// first dimension if down, else its second.
+func stored(vars *backend.Vars, fill contents, name string, c recipe.Cast, rows, cols int, down bool) (*backend.Tensor, backend.Cast) {
+	t := vars.Tensor(backend.Stash, name, c.DType.Format().Container, rows, cols)
+	cast := backend.Cast{Out: t}
+	if !c.DType.IsQuantized() {
+		return t, cast
 	}
+	t.Block.Rows, t.Block.Cols = c.Granularity.Block()
+	if down {
+		t.Block.Rows, t.Block.Cols = t.Block.Cols, t.Block.Rows
+	}
+	if t.Block == backend.PerTensor {
+		t.Scale = fill.one(vars, name+".scale_inv")
+		return t, cast
+	}
+	scaleRows, scaleCols := t.Block.ScaleShape(rows, cols)
+	t.Scale = vars.Tensor(backend.Stash, name+".scale_inv", c.Scale.DType, scaleRows, scaleCols)
+	cast.ScaleInv, cast.Rule = t.Scale, c.Scale.Rule
+	if c.Scale.DType == fp8.F32 {
+		cast.Limit = c.Limit()
+	}
+	if c.Scale.Outer {
+		cast.Scale, t.Outer = fill.one(vars, name+".scale"), fill.one(vars, name+".outer")
+	}
+	return t, cast
 }

@@ -42,6 +42,7 @@ type benchStepCmd struct {
 
 type benchGemmCmd struct {
 	Layers     []string `arg:"" optional:"" name:"MxNxK" help:"A layer: M tokens, N output and K input features; default: the layers of the presets small and 124m and two squares."`
+	Recipe     string   `placeholder:"NAMES" help:"Recipes, separated by commas, that give formats and scales of the operands; default: fp8, bf16 and fp32."`
 	benchFlags `embed:"" set:"seconds=0.5"`
 }
 
@@ -74,10 +75,11 @@ func (benchGemmCmd) Help() string {
   dgrad   dx = dy w      MxKxN   NN
   wgrad   dw = dy^T x    NxKxM   TN
 
-fp8 is E4M3 with E5M2 gradients. The weight gradient is FP32; other results of fp8 and bf16 are BF16. With --json each GEMM is an object with its own shape.
+fp8 is E4M3 with E5M2 gradients. The operands of a recipe are those of a layer that no slice in a scope selects, without rotations and stochastic rounding. The weight gradient is FP32; other results have the compute format, BF16 of most recipes. With --json each GEMM is an object with its own shape.
 
 Examples:
   octet bench gemm
+  octet bench gemm 1024x1024x1024 --recipe fp8-current,mxfp8,nvfp4-plain
   octet bench gemm 4096x4096x4096 --backend cuda:0`
 }
 
@@ -194,7 +196,15 @@ func (c benchGemmCmd) Run(ctx context.Context, t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
-	header := fmt.Sprintf("%-18s %-6s", "layer", "format")
+	formats, err := c.formats()
+	if err != nil {
+		return badInput(err)
+	}
+	width := len("format")
+	for _, f := range formats {
+		width = max(width, len(f.Name))
+	}
+	header := fmt.Sprintf("%-18s %-*s", "layer", width, "format")
 	for _, p := range bench.Passes {
 		header += fmt.Sprintf(" %10s  peak", p)
 	}
@@ -202,18 +212,33 @@ func (c benchGemmCmd) Run(ctx context.Context, t *terminal) error {
 	show := func(w io.Writer, r bench.Result) {
 		if n%passes == 0 {
 			layer := ""
-			if n%(passes*len(bench.Formats)) == 0 {
-				layer = layers[n/(passes*len(bench.Formats))].String()
+			if n%(passes*len(formats)) == 0 {
+				layer = layers[n/(passes*len(formats))].String()
 			}
-			fmt.Fprintf(w, "%-18s %-6s", layer, bench.Formats[n/passes%len(bench.Formats)])
+			fmt.Fprintf(w, "%-18s %-*s", layer, width, formats[n/passes%len(formats)].Name)
 		}
 		fmt.Fprintf(w, " %10s %5s", rateText(r.GFLOPs), shareText(r.PeakShare))
 		if n++; n%passes == 0 {
 			fmt.Fprintln(w)
 		}
 	}
-	list := func(b *bench.Bench) ([]bench.Case, error) { return b.GEMM(layers) }
+	list := func(b *bench.Bench) ([]bench.Case, error) { return b.GEMM(layers, formats) }
 	return c.cases(ctx, t, list, "GFLOP/s\n"+header, show)
+}
+
+// formats returns the formats and scales to compare.
+func (c benchGemmCmd) formats() (list []bench.Operands, err error) {
+	if c.Recipe == "" {
+		return bench.Formats()
+	}
+	for name := range strings.SplitSeq(c.Recipe, ",") {
+		r, err := config.FindRecipe(name)
+		if err != nil {
+			return nil, fmt.Errorf("--recipe: %w", err)
+		}
+		list = append(list, bench.Operands{Name: r.Name, Recipe: r})
+	}
+	return list, nil
 }
 
 func (c benchQuantizeCmd) Run(ctx context.Context, t *terminal) error {
