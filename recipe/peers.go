@@ -111,7 +111,7 @@ var peers = []Recipe{
 	{
 		Name: "int8-switchback", Summary: "SwitchBack: INT8 per row, weight gradients in BF16",
 		Compute: fp8.BF16, Optimizer: plainState,
-		Rows: uniform(Row{DType: fp8.INT8, Scaling: Current, Granularity: PerRow},
+		Rows: uniform(Row{DType: fp8.INT8, Scaling: Current, Granularity: PerRow, Scale: Exact},
 			Row{GEMM: Wgrad, DType: fp8.BF16},
 			Row{Operand: Weight, Granularity: PerTensor}), History: 16,
 	},

@@ -32,6 +32,31 @@ func (t Tensor) elems() int {
 	return n
 }
 
+// CheckOut returns the extension of a file that Write shall write, see Ext. It refuses a file,
+// or one beside it, that a command also reads.
+func CheckOut(file string, inputs ...string) (ext string, err error) {
+	if ext, err = Ext(file); err != nil {
+		return "", err
+	}
+	written := []string{file}
+	if ext == ".npy" {
+		base := strings.TrimSuffix(file, filepath.Ext(file))
+		written = append(written, base+".scale_inv.npy", base+".outer.npy")
+	}
+	for _, out := range written {
+		to, err := os.Stat(out)
+		if err != nil {
+			continue // it does not exist
+		}
+		for _, in := range inputs {
+			if from, err := os.Stat(in); err == nil && os.SameFile(from, to) {
+				return "", fmt.Errorf("%s is the input: name another file", out)
+			}
+		}
+	}
+	return ext, nil
+}
+
 // Write writes tensors to a safetensors file, see WriteSafetensors, or to .npy files in the
 // same folder: the first to file, another one by the part of its name that follows the
 // first one's. So the tensors w and w.scale_inv become q.npy and q.scale_inv.npy.

@@ -51,7 +51,7 @@ Examples:
 
 func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if c.Out != "" {
-		if _, err := arrays.Ext(c.Out); err != nil {
+		if _, err := arrays.CheckOut(c.Out, c.A, c.B); err != nil {
 			return badInput(fmt.Errorf("--out: %w", err))
 		}
 	}

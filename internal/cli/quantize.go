@@ -111,7 +111,7 @@ func (c quantizeCmd) Run(ctx context.Context, t *terminal) error {
 	}
 	ext := ""
 	if c.Out != "" {
-		if ext, err = arrays.Ext(c.Out); err != nil {
+		if ext, err = arrays.CheckOut(c.Out, c.File); err != nil {
 			return badInput(fmt.Errorf("--out: %w", err))
 		}
 	}

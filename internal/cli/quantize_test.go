@@ -54,6 +54,12 @@ scale_inv  2^0
 	require.EqualValues(t, 448, q.ScaleInvMax)
 	require.NotNil(t, q.Outer)
 
+	for _, out := range []string{w, filepath.Join(dir, "./w.npy")} {
+		status, _, stderr := octet("quantize", w, "--format", "e2m1", "--out", out)
+		require.Equal(t, exitInput, status)
+		require.Contains(t, stderr, "w.npy is the input: name another file")
+	}
+
 	file := filepath.Join(dir, "q.safetensors")
 	succeed(t, "quantize", w, "--format", "e2m1", "--granularity", "1x10", "--scale", "e8m0", "--out", file)
 	f, err := safetensors.Open(file)
