@@ -160,5 +160,7 @@ func TestWrites(t *testing.T) {
 	a, err = npy.ReadFile(filepath.Join(dir, "wide.npy"))
 	require.NoError(t, err)
 	require.Equal(t, npy.Array{DType: npy.Float32, Shape: []int{1, 2}, Data: fp8.AppendFloats(nil, 1, -2)}, a)
+	require.NoError(t, WriteNpy(dir, []Tensor{{Name: "w.*x1", DType: fp8.F32, Shape: []int{1}, Data: fp8.AppendFloats(nil, 1)}}))
+	require.FileExists(t, filepath.Join(dir, "w.allx1.npy"))
 	require.ErrorContains(t, WriteNpy(dir, []Tensor{{Name: "../x", DType: fp8.F32}}), "cannot be that of a file")
 }

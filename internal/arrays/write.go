@@ -112,7 +112,7 @@ func WriteSafetensors(file string, list []Tensor, metadata map[string]string) er
 
 // WriteNpy writes each tensor to NAME.npy in a folder, which it makes if it is missing:
 // FP32, FP16, INT8 and I32 as such, BF16 as the float32 of the same value, and the codes of
-// other formats as uint8, one in each byte.
+// other formats as uint8, one in each byte. The name of a file has "all" for "*".
 func WriteNpy(dir string, list []Tensor) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
@@ -144,7 +144,7 @@ func WriteNpy(dir string, list []Tensor) error {
 		if err := npy.Write(&b, a); err != nil {
 			return fmt.Errorf("%s: %w", t.Name, err)
 		}
-		if err := disk.WriteAtomic(filepath.Join(dir, t.Name+".npy"), b.Bytes()); err != nil {
+		if err := disk.WriteAtomic(filepath.Join(dir, strings.ReplaceAll(t.Name, "*", "all")+".npy"), b.Bytes()); err != nil {
 			return err
 		}
 	}
