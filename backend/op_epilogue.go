@@ -43,6 +43,7 @@ func (o *Epilogue) check() error {
 func (c *checker) epilogue(o *Epilogue, m, n int) {
 	c.matrix("Out", o.Out, m, n)
 	c.that(o.Out.DType.IsWide() || o.Out.DType.IsQuantized(), "Out is %s, expected fp32, bf16, fp16 or a format of up to eight bits", o.Out)
+	c.that(o.Out.DType.Size() > 0, "Out is %s, of which a byte holds two elements: store it in bf16 and add a Quantize", o.Out)
 	c.that(o.Out.Block == PerTensor, "Out is %s with blocks of %s: the output of a GEMM takes one scale", o.Out, o.Out.Block)
 	if o.RowScale != nil {
 		c.vector("RowScale", o.RowScale, m)

@@ -40,6 +40,12 @@ func TestShapeErrors(t *testing.T) {
 		{"A is t1:e8m0[2, 3], expected fp32, bf16, fp16 or a format of up to eight bits", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.tensor(fp8.E8M0, 2, 3), B: m.h(3, 5), Out: m.f(2, 5)}
 		}},
+		{"Out is t3:e2m1[2, 6], of which a byte holds two elements: store it in bf16 and add a Quantize", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 6), Out: m.of(fp8.E2M1, 2, 6)}
+		}},
+		{"A: t1[1:3]:e4m3[2, 3] has no scale", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.blocked(backend.ScaleBlock{Rows: 2, Cols: 1}, 4, 3).RowRange(1, 2), B: m.q(3, 5), Out: m.f(2, 5)}
+		}},
 		{"RowScale is t4:fp32[5], expected fp32[2]", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 5), Out: m.f(2, 5), RowScale: m.f(5)}
 		}},
@@ -187,7 +193,7 @@ func TestShapeErrors(t *testing.T) {
 			c.ScaleInv = m.tensor(fp8.E2M1, 2, 2)
 			c.Out.Scale = c.ScaleInv
 		})},
-		{"the scale t4:e3m2[2, 1] of t2:e4m3[2, 3] must be fp32, e8m0 or another format of up to eight bits that has NaN", spoiled(func(m *maker, c *backend.Cast) {
+		{"the scale t4:e3m2[2, 1] of t2:e4m3[2, 3] must be fp32, e8m0 or another format of five to eight bits that has NaN", spoiled(func(m *maker, c *backend.Cast) {
 			c.ScaleInv, c.Rule, c.Limit = m.tensor(fp8.E3M2, 2, 1), fp8.Quotient, 0
 			c.Out.Scale = c.ScaleInv
 		})},

@@ -169,11 +169,15 @@ func (t *Tensor) view(name string, offset, ld int, shape ...int) *Tensor {
 	}
 }
 
-// RowRange returns a view of rows [from, from+n) of a matrix, with their scales. Blocks of
-// several rows must not be cut: from must be a multiple of Block.Rows.
+// RowRange returns a view of rows [from, from+n) of a matrix, with their scales. A view that
+// begins inside a block of several rows has no scale, so that programs refuse it.
 func (t *Tensor) RowRange(from, n int) *Tensor {
 	v := t.view(fmt.Sprintf("%s[%d:%d]", t.Name, from, from+n), from*t.LD, t.LD, n, t.Cols())
-	if rows := t.Block.Rows; rows > 0 && t.Scale != nil && from%rows == 0 {
+	switch rows := t.Block.Rows; {
+	case rows == 0 || t.Scale == nil:
+	case from%rows != 0:
+		v.Scale = nil
+	default:
 		v.Scale = t.Scale.RowRange(from/rows, (n+rows-1)/rows)
 	}
 	return v
@@ -245,8 +249,8 @@ func (t *Tensor) validateScale() error {
 	if t.Scale.Elems() != rows*cols {
 		return fmt.Errorf("the scale %s of %s must have %d elements (block %s)", t.Scale, t, rows*cols, t.Block)
 	}
-	if d := t.Scale.DType; d != fp8.F32 && (d.Format().Bits > 8 || !d.HasNaN()) {
-		return fmt.Errorf("the scale %s of %s must be fp32, e8m0 or another format of up to eight bits that has NaN, such as e4m3", t.Scale, t)
+	if d := t.Scale.DType; d != fp8.F32 && (d.Format().Bits > 8 || d.Size() == 0 || !d.HasNaN()) {
+		return fmt.Errorf("the scale %s of %s must be fp32, e8m0 or another format of five to eight bits that has NaN, such as e4m3", t.Scale, t)
 	}
 	if t.Outer != nil && (t.Outer.DType != fp8.F32 || t.Outer.Elems() != 1) {
 		return fmt.Errorf("the outer factor %s of %s must be fp32[1]", t.Outer, t)

@@ -75,7 +75,7 @@ func (s *Tensors) Match(c Config) error {
 		case t.DType.IsWide() && linear && c.FP8:
 			return fmt.Errorf("%s: tensor %q is stored as %v, but quantization_config in %s says FP8: %s and the weights are of different models", s.path, name, t.DType, ConfigFile, ConfigFile)
 		case t.DType.IsWide():
-		case !t.DType.IsQuantized() || !linear:
+		case !t.DType.IsQuantized() || t.DType.IsInteger() || !linear:
 			return fmt.Errorf("%s: tensor %q is stored as %v: octet reads it as fp32, bf16 or fp16", s.path, name, t.DType)
 		case !c.FP8:
 			return fmt.Errorf("%s: tensor %q is stored as %v, but %s has no quantization_config: without one, octet reads fp32, bf16 and fp16", s.path, name, t.DType, ConfigFile)

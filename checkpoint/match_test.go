@@ -179,6 +179,9 @@ func TestMatchFP8(t *testing.T) {
 			return change(up, func(t *Tensor) { t.DType = fp8.BF16 })(inFP8(f32(q+".weight_scale", 2))(list))
 		}, `up_proj.weight" is stored as bf16, but quantization_config in config.json says FP8`},
 		{func(list []Tensor) []Tensor {
+			return change(up, func(t *Tensor) { t.DType = fp8.INT8 })(inFP8(f32(q+".weight_scale", 2))(list))
+		}, `up_proj.weight" is stored as int8: octet reads`},
+		{func(list []Tensor) []Tensor {
 			return change(headWeight, func(t *Tensor) { t.DType = fp8.E4M3 })(inFP8(f32(q+".weight_scale", 2))(list))
 		}, `"lm_head.weight" is stored as e4m3: octet reads`},
 	} {

@@ -79,7 +79,7 @@ func storedDType(tensor, dtype string, metadata map[string]string) (fp8.DType, e
 // fileDType returns the safetensors dtype for elements of format d as they are in memory, ""
 // if there is none.
 func fileDType(d fp8.DType) string {
-	if f := d.Format(); f.Bits == f.Store {
+	if f := d.Format(); f.Bits == f.Store && d.Size() > 0 {
 		return f.File
 	}
 	return ""

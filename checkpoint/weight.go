@@ -24,7 +24,7 @@ func (s *Tensors) Weight(name string) ([]float32, error) {
 	}
 	scale := float32(1)
 	switch {
-	case t.DType.IsQuantized():
+	case t.DType.IsQuantized() && !t.DType.IsInteger():
 		var err error
 		if scale, err = s.scale(scaleName(name, weightScale)); err != nil {
 			return nil, err

@@ -231,10 +231,10 @@ func (d DType) IsQuantized() bool {
 func (d DType) IsForScales() bool { return d.row().Kind == Power }
 
 // HoldsMoments reports whether Adam's moments can have the format d: any floating-point
-// format that has NaN, with codes of its own.
+// format that has NaN, with codes of its own of more than four bits.
 func (d DType) HoldsMoments() bool {
 	r := d.row()
-	return r.Bits > 0 && r.Kind == Float && r.Container == d && d.HasNaN()
+	return r.Bits > 0 && r.Store >= 8 && r.Kind == Float && r.Container == d && d.HasNaN()
 }
 
 // IsWide reports whether d is a format of more than eight bits with codes of its own, whose
@@ -345,7 +345,7 @@ func FromFile(name string) (DType, bool) {
 
 func lookup(name string) DType {
 	for d := Invalid + 1; d < known; d++ {
-		if rows[d].Name == name {
+		if rows[d].Name == name && !strings.HasSuffix(name, inBytes) {
 			return d
 		}
 	}
@@ -379,7 +379,9 @@ func parametric(m []string) (f Format, err error) {
 	switch {
 	case bits > 8 && (f.Special != IEEE || f.Bias != standard):
 		return f, errors.New("a format of more than eight bits is rounded bf16 and takes no suffix and no bias")
-	case bits <= 8 && f.Exponent == 1 && f.Special == IEEE:
+	case bits > 8 && f.Exponent == 1:
+		return f, errors.New("infinity takes the larger of two exponents: all numbers would be subnormal (use two or more bits of exponent)")
+	case f.Exponent == 1 && f.Special == IEEE:
 		return f, errors.New("ieee reserves the larger of two exponents: all numbers would be subnormal (use fin or fn)")
 	}
 	f.Name = fmt.Sprintf("e%dm%d", f.Exponent, f.Mantissa)

@@ -26,11 +26,18 @@ func TestParseDType(t *testing.T) {
 		require.Equal(t, want, parsed(name).String())
 		require.Equal(t, parsed(name), parsed(want))
 	}
+	// Formats of four bits hold no moments and no scales, and the one with an element in a byte
+	// has no name for users.
+	require.True(t, parsed("e2m2ieee").HoldsMoments() && Quotient.Gives(parsed("e2m2ieee")))
+	require.False(t, parsed("e2m1fn").HoldsMoments() || Quotient.Gives(parsed("e2m1fn")))
+	_, err := ParseDType(E2M1.InBytes().String())
+	require.ErrorContains(t, err, "unknown number format")
 	for name, want := range map[string]string{
 		"e4":         `unknown number format "e4"`,
 		"e9m1":       `unknown number format "e9m1"`,
 		"e4m3x":      `unknown number format "e4m3x"`,
 		"e1m3ieee":   "ieee reserves the larger of two exponents",
+		"e1m7":       "infinity takes the larger of two exponents",
 		"e8m3fn":     "takes no suffix and no bias",
 		"e6m5b3":     "takes no suffix and no bias",
 		"e4m3b65":    "the bias is 65, must be at most 64",

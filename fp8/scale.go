@@ -38,7 +38,7 @@ func (r ScaleRule) Gives(d DType) bool {
 	case RoundUp, RoundDown:
 		return d == E8M0
 	}
-	return d.IsQuantized() && d.Format().Kind == Float && d.HasNaN()
+	return d.IsQuantized() && d.Size() > 0 && d.Format().Kind == Float && d.HasNaN()
 }
 
 // ScaleFor returns the scale that maps amax to limit, the format's maximum (less

@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -91,12 +92,14 @@ func headRows(tokens, vocab, minTokens, unit int) int {
 }
 
 // chunkUnit returns what the tokens of a chunk are a multiple of: 16, since they are the K
-// of the head's wgrad, and the tokens that share a scale of the input.
+// of the head's wgrad, and the tokens that share a scale or are rotated together.
 func (h *Head) chunkUnit() int {
 	unit := 16
-	for _, c := range h.Inputs() {
-		for c.Block.Rows > 0 && unit%c.Block.Rows != 0 {
-			unit += 16
+	for _, c := range slices.Concat(h.Inputs(), h.Grads()) {
+		for _, n := range []int{c.Block.Rows, c.Hadamard.Size} {
+			for step := unit; n > 0 && unit%n != 0; {
+				unit += step
+			}
 		}
 	}
 	return unit

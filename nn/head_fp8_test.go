@@ -42,6 +42,20 @@ func TestFP8HeadInChunks(t *testing.T) {
 	}
 }
 
+// Chunks hold whole groups of tokens that are rotated together.
+func TestRotatedHeadInChunks(t *testing.T) {
+	rows := []recipe.Row{
+		{Scope: "lm_head", GEMM: recipe.Wgrad, Hadamard: recipe.Hadamard{Size: 64}},
+		{Scope: "lm_head", DType: fp8.E4M3, Scaling: recipe.Current, Granularity: recipe.By(1, 32)},
+	}
+	whole := newLossProblem(t, headConfig, 64, rows...) // 128 tokens
+	restore := nn.SetHeadElems(1)
+	chunks := newLossProblem(t, headConfig, 64, rows...)
+	restore()
+	require.Greater(t, chunks.nodes, whole.nodes)
+	require.InEpsilon(t, whole.value(), chunks.value(), 1e-12)
+}
+
 // relative returns the norm of the difference over that of want.
 func relative(want, got []float64) float64 {
 	var num, den float64

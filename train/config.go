@@ -125,8 +125,8 @@ type PrecisionRow struct {
 	Operand     string `toml:"operand,omitempty"`     // input, weight or grad; empty: all
 	Format      string `toml:"format,omitempty"`      // a name that fp8.ParseDType accepts
 	Scaling     string `toml:"scaling,omitempty"`     // unit, current or delayed
-	Granularity string `toml:"granularity,omitempty"` // tensor, row, 1x128, 128x128 or 1x32
-	Scale       string `toml:"scale,omitempty"`       // pow2, fp32 or e8m0
+	Granularity string `toml:"granularity,omitempty"` // tensor, row, or a block across and along K, such as 1x128
+	Scale       string `toml:"scale,omitempty"`       // pow2, fp32, e8m0, e8m0:floor, or a format such as e4m3, with +fp32 for a scale of the tensor
 	Rounding    string `toml:"rounding,omitempty"`    // nearest or stochastic
 	Hadamard    int    `toml:"hadamard,omitempty"`    // elements of a group that is rotated along K: 4 to 128; 1: none
 	Signs       string `toml:"signs,omitempty"`       // of the rotation: te or seed; empty: none

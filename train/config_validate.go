@@ -389,7 +389,7 @@ func (v *validator) format(key, name string, known ...fp8.DType) {
 func (v *validator) moment(key, name string) fp8.DType {
 	d, _ := fp8.ParseDType(name)
 	if name != "" && !d.HoldsMoments() {
-		v.fail("%s = %q is not supported here; use fp32, fp16, bf16, or a floating-point format of up to eight bits that has NaN, such as e4m3, e5m2 and e3m4", key, name)
+		v.fail("%s = %q is not supported here; use fp32, fp16, bf16, or a floating-point format of five to eight bits that has NaN, such as e4m3, e5m2 and e3m4", key, name)
 	}
 	return d
 }

@@ -80,6 +80,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Precision.Master = "e4m3" }, `precision.master = "e4m3" … fp32 fp16`},
 		{func(c *Config) { c.Precision.M1 = "fp9" }, `precision.m1 = "fp9" … e5m2`},
 		{func(c *Config) { c.Precision.M2 = "i32" }, `precision.m2 = "i32"`},
+		{func(c *Config) { c.Precision.M1 = "e2m1fn" }, `precision.m1 = "e2m1fn" … of five to eight bits that has NaN`},
 		{func(c *Config) { c.Precision.M1, c.Precision.M2 = "e4m3ieee", "e4m3" }, `precision.m2 = "e4m3" … precision.m1 = "e4m3ieee" … use precision.m2 = "e4m3ieee"`},
 		{func(c *Config) { c.Precision.M1, c.Precision.M2 = "E4M3", "e4m3ieee" }, `precision.m2 = "e4m3ieee" … use precision.m2 = "E4M3"`},
 		{func(c *Config) { c.Precision.Rounding = "up" }, `precision.rounding = "up" … nearest, stochastic`},

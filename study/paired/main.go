@@ -40,7 +40,7 @@ func main() {
 	models := flag.Bool("models", false, "compare the device models of emu under fp8-smooth instead of recipes")
 	attention := flag.Bool("attention", false, "compare bf16 with operands of attention cast to FP8 and back instead of recipes")
 	valBytes := flag.Int64("val_bytes", 200_000, "bytes of validation text")
-	resultsFile := flag.String("results", "", "file for the results of finished runs; a later call with it goes on where this one ended")
+	resultsFile := flag.String("results", "", "file for the results of finished runs; a later call with the same file continues from there")
 	plotTo := flag.String("plot", "", "file for a plot of the differences by step: .png, .svg or .pdf")
 	flag.Parse()
 

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A later call finds the results of whole lines, and goes on behind them.
+// A later call finds the results of whole lines and continues after them.
 func TestResultsGoOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.jsonl")
 	one, two := runName{"bf16", 1, 250, "abc", 100}, runName{"bf16", 2, 250, "abc", 100}

@@ -82,9 +82,10 @@ type amxKernel struct {
 	finish func(acc []float32, t *tileOut)
 }
 
-// AMXMultiplies reports whether AMX's arithmetic multiplies the two formats.
+// AMXMultiplies reports whether AMX's arithmetic multiplies the two formats: pairable ones with
+// an element in each byte or word, as amxKernel.pack reads them.
 func AMXMultiplies(a, b fp8.DType) bool {
-	return pairable(a) && pairable(b)
+	return pairable(a) && pairable(b) && a.Size() > 0 && b.Size() > 0
 }
 
 // amxGEMM is a GEMM in AMX's arithmetic.
@@ -115,7 +116,7 @@ func newAMXGemmWith(kernel *amxKernel, p *pool.Pool, a memory.Matrix, transA boo
 		return nil, err
 	}
 	if !AMXMultiplies(a.DType, b.DType) {
-		return nil, fmt.Errorf("gemm: A is %s and B is %s: the arithmetic of AMX multiplies bf16, e4m3, e4m3ieee and e5m2", a.DType, b.DType)
+		return nil, fmt.Errorf("gemm: A is %s and B is %s: the arithmetic of AMX multiplies floating-point formats that BF16 contains, of more than four bits", a.DType, b.DType)
 	}
 	x := &amxGEMM{
 		GEMM: g, kernel: kernel, plain: a.DType.IsQuantized() && b.DType.IsQuantized() && a.DType.Smallest()*b.DType.Smallest() >= smallestNormal,

@@ -122,6 +122,12 @@ func TestAMXGemmFormats(t *testing.T) {
 
 // Packing equals the Go version and the decoded values, for all codes and orientations and
 // unaligned addresses, and writes nothing beyond the tiles.
+// AMX's blocks have an element in each byte or word.
+func TestAMXTakesNoPackedFormat(t *testing.T) {
+	require.True(t, AMXMultiplies(fp8.E2M3, fp8.E4M3))
+	require.False(t, AMXMultiplies(fp8.E2M1, fp8.E4M3) || AMXMultiplies(fp8.E4M3, fp8.E2M1))
+}
+
 func TestAMXPack(t *testing.T) {
 	r := rand.New(rand.NewPCG(27, 28))
 	const count, gap = 5, 7
@@ -279,7 +285,7 @@ func TestAMXGemmRefuses(t *testing.T) {
 	defer p.Close()
 	a, b, out := newMatrix(fp8.F32, 4, 6, 6), newMatrix(fp8.E4M3, 6, 5, 5), newMatrix(fp8.F32, 4, 5, 5)
 	_, err := NewAMX(p, a, false, b, false, out)
-	require.ErrorContains(t, err, "A is fp32 and B is e4m3: the arithmetic of AMX multiplies bf16, e4m3, e4m3ieee and e5m2")
+	require.ErrorContains(t, err, "A is fp32 and B is e4m3: the arithmetic of AMX multiplies floating-point formats that BF16 contains, of more than four bits")
 	_, err = NewAMX(p, b, false, b, false, out)
 	require.ErrorContains(t, err, "shapes do not match: 6×5 times 6×5")
 }

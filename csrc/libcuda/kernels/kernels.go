@@ -39,7 +39,7 @@
 //
 //	struct Tensor { p, ld, format, scale }         // scale: *float32, or 0
 //	struct Cast   { out, ld, format, scale, amax,  // 12 words
-//	                flags, name_key, scale_inv, block_rows, block_cols, limit, 0 }
+//	                flags, name_key, scale_inv, block_rows, block_cols, limit, precision }
 //	struct Casts  { n, control, cast[4] }          // control: *int32, or 0
 //
 // The scale of a cast with block scales is that of the tensor beside them. I32 operands are
