@@ -134,14 +134,15 @@ func (j *Job) checkLossScale() error {
 	if j.LossScale == nil {
 		return nil
 	}
+	reads := func(n *backend.Node) bool {
+		return slices.ContainsFunc(n.Operands(), func(o backend.Operand) bool { return o.Tensor == j.LossScale })
+	}
 	for _, p := range j.Micro {
-		for _, n := range p.Nodes() {
-			if slices.ContainsFunc(n.Operands(), func(o backend.Operand) bool { return o.Tensor == j.LossScale }) {
-				return nil
-			}
+		if !slices.ContainsFunc(p.Nodes(), reads) {
+			return fmt.Errorf("recipe %s scales the loss, but no op of the network reads the loss scale: give it to CrossEntropy, LossScale: pass.LossScale", j.Recipe.Name)
 		}
 	}
-	return fmt.Errorf("recipe %s scales the loss, but no op of the network reads the loss scale: give it to CrossEntropy, LossScale: pass.LossScale", j.Recipe.Name)
+	return nil
 }
 
 // Programs lists the job's programs in a fixed order.
