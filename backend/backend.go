@@ -307,6 +307,15 @@ func Lower(s Spec, programs ...*Program) ([]*Program, error) {
 	return d.Lower(s, programs)
 }
 
+// Name returns the backend and its arithmetic, of an open device. Runs repeat bit for bit
+// where it is equal; checkpoints record it.
+func (s Spec) Name() string {
+	if s.Arithmetic == "" {
+		return s.Backend
+	}
+	return s.Backend + ", " + s.Arithmetic
+}
+
 // checkF16 returns an error if a program needs ops on unscaled F16 that the device has not.
 func (s *Spec) checkF16(p *Program) error {
 	if s.F16 {

@@ -276,7 +276,7 @@ func (r *Run) reopen() (devices []backend.Backend, err error) {
 // logStart writes the start of this process to run.log.
 func (r *Run) logStart() {
 	log := r.records.log
-	log.Info("start", "octet", r.version, "recipe", r.Config.Recipe, "backend", r.backendName(),
+	log.Info("start", "octet", r.version, "recipe", r.Config.Recipe, "backend", r.Devices[0].Spec().Name(),
 		"device", r.Devices[0].Spec().Device, "step", r.Resumed, "steps", r.Config.Train.Steps, "corpus", r.Corpus.Info.SHA256,
 		"load_s", r.loading.Seconds())
 	if usage, ok := r.Usage(); ok {
@@ -376,20 +376,10 @@ func (r *Run) restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		return err
 	}
 	r.Resumed = r.Trainer.StepsDone()
-	if state.Backend != r.backendName() {
+	if state.Backend != r.Devices[0].Spec().Name() {
 		r.Moved = state.Backend
 	}
 	return nil
-}
-
-// backendName returns the backend and its arithmetic, which must be the same for a run to
-// repeat bit for bit.
-func (r *Run) backendName() string {
-	spec := r.Devices[0].Spec()
-	if spec.Arithmetic == "" {
-		return spec.Backend
-	}
-	return spec.Backend + ", " + spec.Arithmetic
 }
 
 // Close closes the records, the corpus and the devices, and unlocks the folder.

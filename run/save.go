@@ -59,7 +59,7 @@ func (r *Run) copyState(p *Progress) error {
 		return err
 	}
 	waited := time.Now()
-	if err := r.Trainer.Snapshot(&r.saver.copied, r.version, r.backendName()); err != nil {
+	if err := r.Trainer.Snapshot(&r.saver.copied, r.version, r.Devices[0].Spec().Name()); err != nil {
 		return err
 	}
 	p.SaveWait, p.SaveCopy = waited.Sub(start), time.Since(waited)

@@ -60,6 +60,9 @@ func (c dumpCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
+	if r.Moved != "" {
+		fmt.Fprintf(prose(t.err), "octet: the checkpoint was written by backend %s: name it with --backend, or the tensors are not bit for bit those of the run\n", r.Moved)
+	}
 	bytes := int64(0)
 	for _, x := range r.Tensors {
 		bytes += int64(len(x.Data))

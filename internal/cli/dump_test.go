@@ -21,8 +21,11 @@ func TestDump(t *testing.T) {
 	metrics := read(t, out, "metrics.jsonl")
 	const pattern = "layers.0.mlp.*.e2m1.*"
 	first, again := filepath.Join(dir, "first.safetensors"), filepath.Join(dir, "again.safetensors")
-	printed, _ := succeed(t, "dump", out, "--step", "3", "--tensor", pattern, "--out", first, "--backend", "emu")
+	printed, stderr := succeed(t, "dump", out, "--step", "3", "--tensor", pattern, "--out", first, "--backend", "emu")
+	require.Empty(t, stderr)
 	require.Regexp(t, `^step 3, loss \d\.\d{6}, repeated from step 2: \d+ tensors, `, printed)
+	_, stderr = succeed(t, "dump", out, "--step", "3", "--tensor", pattern, "--out", filepath.Join(dir, "moved"), "--backend", "emu:accum16")
+	require.Contains(t, stderr, "the checkpoint was written by backend emu, ")
 	require.NoError(t, os.RemoveAll(filepath.Join(out, "checkpoints")))
 	printed, _ = succeed(t, "dump", out, "--step", "3", "--tensor", pattern, "--out", again)
 	require.Contains(t, printed, "repeated from step 0: ")

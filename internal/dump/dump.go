@@ -29,7 +29,6 @@ type Options struct {
 	Pattern string
 	Backend string
 	Threads int
-	Done    func(step int) // called after each step; nil: not called
 }
 
 // Result holds the tensors of a step, by name.
@@ -37,6 +36,7 @@ type Result struct {
 	Tensors []arrays.Tensor
 	From    int // the step of the checkpoint that the repetition began with; 0: the initial weights
 	Loss    float64
+	Moved   string // the backend and arithmetic that wrote the checkpoint, if they differ from this one's
 }
 
 // Run repeats the run from the newest intact checkpoint before the step, which gives the same
@@ -90,8 +90,12 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 		devices, err = open()
 		return devices, err
 	}
-	if err := o.restore(ctx, t); err != nil {
+	wrote, err := o.restore(ctx, t)
+	if err != nil {
 		return r, err
+	}
+	if wrote != "" && wrote != devices[0].Spec().Name() {
+		r.Moved = wrote
 	}
 	r.From = t.StepsDone()
 	kept, updated := map[string]arrays.Tensor{}, map[string]arrays.Tensor{}
@@ -104,9 +108,6 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 			return r, err
 		}
 		r.Loss = result.Loss
-		if o.Done != nil {
-			o.Done(t.StepsDone())
-		}
 	}
 	maps.Copy(updated, kept)
 	kept = updated
@@ -119,11 +120,12 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 	return r, nil
 }
 
-// restore sets the state before the step, or that of an earlier step.
-func (o Options) restore(ctx context.Context, t *train.Trainer) error {
+// restore sets the state before the step, or that of an earlier step. It returns the backend
+// that wrote the checkpoint, "" without one.
+func (o Options) restore(ctx context.Context, t *train.Trainer) (backend string, err error) {
 	entries, err := checkpoint.List(o.Checkpoints)
 	if err != nil {
-		return err
+		return "", err
 	}
 	for _, e := range entries {
 		if e.Step >= o.Step || e.Damage != nil {
@@ -133,12 +135,16 @@ func (o Options) restore(ctx context.Context, t *train.Trainer) error {
 		if err != nil {
 			continue // damaged: an earlier one gives the same state
 		}
-		return errors.Join(t.Restore(ctx, c), c.Close())
+		state, err := train.ReadState(c)
+		if err == nil {
+			err = t.Restore(ctx, c)
+		}
+		return state.Backend, errors.Join(err, c.Close())
 	}
 	if o.Config.Model.Init != "" {
-		return t.InitFrom(ctx, o.Config.Model.Init)
+		return "", t.InitFrom(ctx, o.Config.Model.Init)
 	}
-	return t.Init(ctx)
+	return "", t.Init(ctx)
 }
 
 // programs returns the programs of a step.
