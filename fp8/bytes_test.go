@@ -34,7 +34,7 @@ func TestDecode(t *testing.T) {
 }
 
 func TestPack4(t *testing.T) {
-	for n := range 20 {
+	for n := range 40 {
 		codes, packed := make([]uint8, n), make([]uint8, (n+1)/2)
 		for i := range codes {
 			codes[i] = uint8(7*i+3) & 0xf

@@ -3,6 +3,7 @@
 package gemm
 
 import (
+	"math"
 	"sync"
 	"unsafe"
 
@@ -168,11 +169,28 @@ func gatherRows(dst []uint8, nr int, src []uint8, ld, from, to, l, k int) {
 
 // firstSpecial returns the lowest code of an E4M3 format that is infinite or NaN. The
 // decoders give it and the codes above it the exponent of infinity.
-func firstSpecial(d fp8.DType) uint32 {
-	if d.Format().Special == fp8.IEEE {
-		return 0x78
+func firstSpecial(d fp8.DType) uint32 { return uint32(newFieldsInF16(d).largest) + 1 }
+
+// fieldsInF16 holds the constants with which decodeFieldsAVX2 decodes a format of at most
+// four exponent bits.
+type fieldsInF16 struct {
+	shift, signShift        uint64 // bits from a code's place to F16's
+	rebias                  float32
+	magnitude, largest, top uint16 // a code without its sign, of the largest value; F16's top exponent
+}
+
+// newFieldsInF16 returns the zero value for a format that F16 cannot express in this way: with
+// more exponent bits, and with codes that do not stand for a sign and a magnitude.
+func newFieldsInF16(d fp8.DType) fieldsInF16 {
+	f := d.Format()
+	if f.Kind != fp8.Float || f.Bits > 8 || f.Exponent > 4 || f.Special > fp8.IEEE {
+		return fieldsInF16{}
 	}
-	return 0x7f
+	return fieldsInF16{
+		shift: uint64(10 - f.Mantissa), signShift: uint64(16 - f.Bits),
+		rebias:    math.Float32frombits(uint32(127+15-f.Bias) << 23),
+		magnitude: 1<<(f.Bits-1) - 1, largest: uint16(d.Nearest(d.Max(), fp8.Saturate)), top: 0x7c00,
+	}
 }
 
 // decodeAVX2 decodes whole vectors; the plain Go decoder handles the remainder.
@@ -180,17 +198,18 @@ func decodeAVX2(dst []float32, step, chunk int, src memory.Matrix, rows, cols in
 	const nr = 16
 	whole := cols &^ (nr - 1)
 	if rows > 0 && whole > 0 {
-		switch c := classOf(src.DType); {
+		fields := newFieldsInF16(src.DType)
+		switch {
 		case src.DType == fp8.F32:
 			decodeF32AVX2(&dst[0], step, chunk, &src.F32[0], src.LD, rows, whole)
 		case src.DType == fp8.BF16:
 			decodeBF16AVX2(&dst[0], step, chunk, &src.U16[0], src.LD, rows, whole)
-		case c == other:
-			decodeCodes(dst, nr, step, chunk, src, rows, whole)
-		case c == e5m2:
+		case fields.magnitude > 0:
+			decodeFieldsAVX2(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole, &fields)
+		case classOf(src.DType) == e5m2:
 			decodeE5M2AVX2(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole)
 		default:
-			decodeE4M3AVX2(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole, firstSpecial(src.DType))
+			decodeCodes(dst, nr, step, chunk, src, rows, whole)
 		}
 	}
 	if rows > 0 && whole < cols {
@@ -273,7 +292,7 @@ func decodeBF16AVX2(dst *float32, step, chunk int, src *uint16, ld, rows, cols i
 func decodeE5M2AVX2(dst *float32, step, chunk int, src *uint8, ld, rows, cols int)
 
 //go:noescape
-func decodeE4M3AVX2(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, special uint32)
+func decodeFieldsAVX2(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, f *fieldsInF16)
 
 //go:noescape
 func transpose8AVX2(dst *float32, step int, src *float32, ld, k int)

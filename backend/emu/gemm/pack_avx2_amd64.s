@@ -1,5 +1,6 @@
 //go:build !noasm
 
+#include "go_asm.h"
 #include "textflag.h"
 
 // The decoders share a frame. DI walks over the chunks of a row and R9 over the rows of
@@ -85,26 +86,20 @@ loop:
 	DECODE_END(16, row, loop)
 	RET
 
-// The fields of E4M3, shifted to those of FP16, give 2^-8 of the value, also for
-// subnormals, because the exponent biases are 7 and 15. Codes from special on get FP16's
+// The fields of a format with at most four exponent bits, shifted to those of FP16, give the
+// value, also for subnormals, but for a power of two: rebias. Codes above largest get FP16's
 // maximum exponent.
 //
-// func decodeE4M3AVX2(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, special uint32)
-TEXT ·decodeE4M3AVX2(SB), NOSPLIT, $0-60
+// func decodeFieldsAVX2(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, f *fieldsInF16)
+TEXT ·decodeFieldsAVX2(SB), NOSPLIT, $0-64
 	DECODE_BEGIN(0)
-	MOVL         special+56(FP), AX
-	DECL         AX
-	VMOVD        AX, X8
-	VPBROADCASTW X8, Y8
-	MOVL         $0x7f, AX
-	VMOVD        AX, X9
-	VPBROADCASTW X9, Y9
-	MOVL         $0x4000, AX
-	VMOVD        AX, X10
-	VPBROADCASTW X10, Y10
-	MOVL         $0x43800000, AX    // 2^8
-	VMOVD        AX, X11
-	VPBROADCASTD X11, Y11
+	MOVQ         f+56(FP), AX
+	VPBROADCASTW fieldsInF16_magnitude(AX), Y9
+	VPBROADCASTW fieldsInF16_largest(AX), Y8
+	VPBROADCASTW fieldsInF16_top(AX), Y10
+	VBROADCASTSS fieldsInF16_rebias(AX), Y11
+	VMOVQ        fieldsInF16_shift(AX), X12
+	VMOVQ        fieldsInF16_signShift(AX), X13
 
 row:
 	DECODE_ROW(1)
@@ -113,10 +108,10 @@ loop:
 	VPMOVZXBW    (SI), Y2
 	VPAND        Y9, Y2, Y3         // magnitude
 	VPSUBW       Y3, Y2, Y2         // sign
-	VPCMPGTW     Y8, Y3, Y4         // magnitude >= special
+	VPCMPGTW     Y8, Y3, Y4
 	VPAND        Y10, Y4, Y4
-	VPSLLW       $7, Y3, Y3
-	VPSLLW       $8, Y2, Y2
+	VPSLLW       X12, Y3, Y3
+	VPSLLW       X13, Y2, Y2
 	VPOR         Y4, Y3, Y3
 	VPOR         Y3, Y2, Y2
 	VEXTRACTI128 $1, Y2, X3
