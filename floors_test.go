@@ -26,7 +26,7 @@ var levels = [][]string{
 	// These and gpucheck are commands, which no package imports.
 	{"study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
 	{"internal/bench", "internal/export", "study/internal/start"},
-	{"run"},
+	{"run", "internal/runs"},
 	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/spike", "internal/trial"},
 	{"infer", "internal/quantize", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm", "internal/hostmem"},
@@ -38,7 +38,7 @@ var levels = [][]string{
 	// These import no package of this module.
 	{
 		"fp8", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels",
-		"csrc/standin/direct", "internal/disk", "internal/npy", "internal/spelling", "study/internal/figure",
+		"csrc/standin/direct", "internal/chart", "internal/disk", "internal/npy", "internal/spelling", "internal/stats", "study/internal/figure",
 	},
 }
 

@@ -205,7 +205,7 @@ func MinValLoss(path string) (step int, loss float64, err error) {
 	defer f.Close()
 	lines := bufio.NewReaderSize(f, 64<<10)
 	for text := []byte(nil); ; {
-		text, _, err = readLine(lines, text[:0])
+		text, _, err = ReadLine(lines, text[:0])
 		if errors.Is(err, io.EOF) {
 			return step, loss, nil
 		}
@@ -232,7 +232,7 @@ func lengthUpTo(r io.Reader, step int) (keep int64, last int, err error) {
 	for n := 1; ; n++ {
 		var length int64
 		var err error
-		text, length, err = readLine(lines, text[:0])
+		text, length, err = ReadLine(lines, text[:0])
 		at += length
 		switch {
 		case errors.Is(err, io.EOF):
@@ -264,9 +264,9 @@ func lengthUpTo(r io.Reader, step int) (keep int64, last int, err error) {
 // zeros, which form one line.
 const MaxLine = 16 << 20
 
-// readLine appends a line with its newline to text and returns the length of the line. It
+// ReadLine appends a line with its newline to text and returns the length of the line. It
 // keeps only the first MaxLine bytes.
-func readLine(r *bufio.Reader, text []byte) (line []byte, length int64, err error) {
+func ReadLine(r *bufio.Reader, text []byte) (line []byte, length int64, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
 		length += int64(len(part))

@@ -1,0 +1,152 @@
+package chart
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"math"
+)
+
+// HeatMap shows values of rows over a common x axis as colours.
+type HeatMap struct {
+	Title  string
+	X      Axis
+	Values Axis     // of the colours
+	Rows   []string // names, from the top
+	At     []float64
+	// Data has, for each row, a value for each element of At, which increases. A value that
+	// is not finite has no colour.
+	Data [][]float64
+}
+
+// Sizes of a heat map, in pixels.
+const (
+	heatWidth, rowHeight = 480.0, 15.0
+	labelWidth           = 230.0
+	keyHeight            = 44.0
+)
+
+// heatColumns is the maximum number of columns of a heat map's image.
+const heatColumns = 480
+
+// File returns the heat map as an SVG file.
+func (m *HeatMap) File() []byte { return file(m.draw(Style())) }
+
+// SVG returns the heat map as an element of a page, which needs the rules of [Style].
+func (m *HeatMap) SVG() []byte { return m.draw("") }
+
+func (m *HeatMap) draw(style string) []byte {
+	height := rowHeight * float64(len(m.Rows))
+	x := newScale(m.X, labelWidth, labelWidth+heatWidth, m.At)
+	values := newScale(m.Values, 0, 1, m.Data...)
+	var d drawing
+	d.open(labelWidth+heatWidth+rightOf, above+height+below+keyHeight, m.Title, m.note(), style)
+	for i, name := range m.Rows {
+		d.text(labelWidth-6, above+rowHeight*float64(i)+rowHeight-3, "end", "", name)
+	}
+	if len(m.Rows) > 0 && len(m.At) > 0 {
+		d.image(labelWidth, above, heatWidth, height, m.picture(x, values))
+	}
+	for _, t := range x.ticks(6) {
+		d.text(x.at(t.value), above+height+17, "middle", "", t.label)
+	}
+	d.text(labelWidth+heatWidth/2, above+height+36, "middle", "", m.X.Label)
+	d.key(values, m.Values.Label, above+height+below)
+	d.WriteString("</svg>")
+	return d.Bytes()
+}
+
+func (m *HeatMap) note() string {
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, row := range m.Data {
+		for _, v := range row {
+			if !math.IsNaN(v) && !math.IsInf(v, 0) {
+				low, high = min(low, v), max(high, v)
+			}
+		}
+	}
+	if low > high {
+		return fmt.Sprintf("A heat map of %d rows without a finite value.", len(m.Rows))
+	}
+	return fmt.Sprintf("A heat map of %s in %d rows over %s, from %s to %s.", m.Values.Label, len(m.Rows), m.X.Label, Number(low), Number(high))
+}
+
+// picture colours the values: a row of pixels for each row, and a column for each element
+// of At. Neighbours share a column if there are more than heatColumns; the column then shows
+// the largest value.
+func (m *HeatMap) picture(x, values scale) *image.Paletted {
+	columns := min(len(m.At), heatColumns)
+	p := image.NewPaletted(image.Rect(0, 0, columns, len(m.Rows)), heatPalette())
+	for i, row := range m.Data {
+		for c := range columns {
+			best := math.NaN()
+			for _, v := range row[c*len(row)/columns : (c+1)*len(row)/columns] {
+				if at := values.at(v); !math.IsNaN(at) && !(at <= best) {
+					best = at
+				}
+			}
+			if !math.IsNaN(best) {
+				p.SetColorIndex(c, i, uint8(1+math.Round(254*min(1, max(0, best)))))
+			}
+		}
+	}
+	return p
+}
+
+// image embeds a picture as a data URI and stretches it.
+func (d *drawing) image(x, y, width, height float64, p *image.Paletted) {
+	var buffer bytes.Buffer
+	encoder := png.Encoder{CompressionLevel: png.BestCompression}
+	if err := encoder.Encode(&buffer, p); err != nil {
+		panic(err) // a bytes.Buffer does not fail, and p has pixels
+	}
+	fmt.Fprintf(d, `<image x="%s" y="%s" width="%s" height="%s" preserveAspectRatio="none" href="data:image/png;base64,%s"/>`,
+		number(x), number(y), number(width), number(height), base64.StdEncoding.EncodeToString(buffer.Bytes()))
+}
+
+// key draws the colours with their values.
+func (d *drawing) key(values scale, label string, top float64) {
+	values.from, values.to = labelWidth, labelWidth+heatWidth
+	p := image.NewPaletted(image.Rect(0, 0, 255, 1), heatPalette())
+	for i := range p.Pix {
+		p.Pix[i] = uint8(1 + i)
+	}
+	d.image(values.from, top, heatWidth, 10, p)
+	for _, t := range values.ticks(6) {
+		d.text(values.at(t.value), top+25, "middle", "", t.label)
+	}
+	fmt.Fprintf(d, `<text x="%s" y="%s" text-anchor="end">%s</text>`, number(labelWidth-6), number(top+10), escape(label))
+}
+
+// anchors are equidistant colours of viridis (van der Walt and Smith, 2015), whose lightness
+// increases evenly.
+var anchors = [...][3]float64{
+	{68, 1, 84},
+	{72, 40, 120},
+	{62, 74, 137},
+	{49, 104, 142},
+	{38, 130, 142},
+	{31, 158, 137},
+	{53, 183, 121},
+	{110, 206, 88},
+	{181, 222, 43},
+	{253, 231, 37},
+}
+
+// heatPalette returns no colour, then 255 colours from the lowest to the highest value.
+func heatPalette() color.Palette {
+	p := color.Palette{color.RGBA{}}
+	for i := range 255 {
+		at := float64(i) / 254 * float64(len(anchors)-1)
+		k := min(int(at), len(anchors)-2)
+		mix := func(channel int) uint8 {
+			a, b := anchors[k][channel], anchors[k+1][channel]
+			return uint8(math.Round(a + (at-float64(k))*(b-a)))
+		}
+		p = append(p, color.RGBA{mix(0), mix(1), mix(2), 255})
+	}
+	return p
+}
