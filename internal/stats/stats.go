@@ -68,15 +68,15 @@ func tailsOfStudent(t, df float64) float64 {
 	if math.IsInf(t, 0) {
 		return 0
 	}
-	return incompleteBeta(df/(df+t*t), df/2, 0.5)
+	return incompleteBeta(df/(df+t*t), t*t/(df+t*t), df/2, 0.5)
 }
 
 // incompleteBeta returns the regularized incomplete beta function I_x(a, b), for x within
-// [0, 1], by the continued fraction 8.17.22 of the NIST Digital Library of Mathematical
+// [0, 1] and y = 1 - x, by the continued fraction 8.17.22 of the NIST Digital Library of Mathematical
 // Functions.
-func incompleteBeta(x, a, b float64) float64 {
+func incompleteBeta(x, y, a, b float64) float64 {
 	if x > (a+1)/(a+b+2) { // where the fraction converges slowly
-		return 1 - incompleteBeta(1-x, b, a)
+		return 1 - incompleteBeta(y, x, b, a)
 	}
 	if x == 0 {
 		return 0
@@ -84,7 +84,7 @@ func incompleteBeta(x, a, b float64) float64 {
 	logA, _ := math.Lgamma(a)
 	logB, _ := math.Lgamma(b)
 	logAB, _ := math.Lgamma(a + b)
-	front := math.Exp(logAB-logA-logB+a*math.Log(x)+b*math.Log1p(-x)) / a
+	front := math.Exp(logAB-logA-logB+a*math.Log(x)+b*math.Log(y)) / a
 	const terms = 300
 	fraction := 1.0
 	for m := terms; m > 0; m-- {
