@@ -1,0 +1,126 @@
+package runs
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Group is runs that differ in their seed only.
+type Group struct {
+	Name string
+	Runs []*Run // in the order of their seeds
+	// Baseline is the group to compare with, at equal seeds; nil: this group is one.
+	Baseline *Group
+}
+
+// Pairs returns the values of the group's runs and of the baseline's runs with the same
+// seeds. value reports a run's value, and whether it has one. Without a baseline both are
+// empty.
+func (g *Group) Pairs(value func(*Run) (float64, bool)) (own, baseline []float64) {
+	if g.Baseline == nil {
+		return nil, nil
+	}
+	for _, r := range g.Runs {
+		for _, b := range g.Baseline.Runs {
+			if b.Seed() != r.Seed() {
+				continue
+			}
+			x, okX := value(r)
+			y, okY := value(b)
+			if okX && okY {
+				own, baseline = append(own, x), append(baseline, y)
+			}
+			break
+		}
+	}
+	return own, baseline
+}
+
+// Seed returns the seed of the configuration; empty if it is unknown.
+func (r *Run) Seed() string { return r.Config["seed"] }
+
+// Device returns the backend and device model of the last start, such as emu:h100; empty if
+// it is unknown.
+func (r *Run) Device() string {
+	name, _, _ := strings.Cut(r.Backend, ",")
+	return name
+}
+
+// GroupsOf groups runs by their configuration, apart from the seed, and by their device, in
+// the order in which each first appears. The first group is the baseline of the others. A
+// group's name is its recipe; groups of one recipe have the keys that differ between them in
+// their names.
+func GroupsOf(list []*Run) (groups []*Group) {
+	for _, r := range list {
+		i := slices.IndexFunc(groups, func(g *Group) bool {
+			return g.Runs[0].Device() == r.Device() && len(Differing([]*Run{g.Runs[0], r})) == 0
+		})
+		if i < 0 {
+			groups = append(groups, &Group{Name: r.Config["recipe"]})
+			i = len(groups) - 1
+		}
+		groups[i].Runs = append(groups[i].Runs, r)
+	}
+	byName := map[string][]*Group{}
+	for i, g := range groups {
+		if i > 0 {
+			g.Baseline = groups[0]
+		}
+		byName[g.Name] = append(byName[g.Name], g)
+		slices.SortStableFunc(g.Runs, func(a, b *Run) int { return compareNames(a.Seed(), b.Seed()) })
+	}
+	for _, same := range byName {
+		distinguish(same)
+	}
+	return groups
+}
+
+// namedKeys is the number of keys that a group's name has at most.
+const namedKeys = 3
+
+// distinguish adds to the names of groups with one name what differs between them.
+func distinguish(groups []*Group) {
+	if len(groups) == 1 {
+		return
+	}
+	var first []*Run
+	devices := map[string]bool{}
+	for _, g := range groups {
+		first = append(first, g.Runs[0])
+		devices[g.Runs[0].Device()] = true
+	}
+	keys := Differing(first)
+	for _, g := range groups {
+		var parts []string
+		for _, key := range keys[:min(namedKeys, len(keys))] {
+			short := key[strings.LastIndexByte(key, '.')+1:]
+			parts = append(parts, short+"="+g.Runs[0].Config[key])
+		}
+		if len(devices) > 1 {
+			parts = append(parts, "on "+g.Runs[0].Device())
+		}
+		g.Name = strings.TrimSpace(g.Name + " " + strings.Join(parts, " "))
+	}
+}
+
+// Differing returns the keys of which the configurations of some runs have different values,
+// in alphabetical order. It ignores the seed.
+func Differing(list []*Run) (keys []string) {
+	all := map[string]bool{}
+	for _, r := range list {
+		for key := range r.Config {
+			all[key] = true
+		}
+	}
+	delete(all, "seed")
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		for _, r := range list {
+			if r.Config[key] != list[0].Config[key] {
+				keys = append(keys, key)
+				break
+			}
+		}
+	}
+	return keys
+}

@@ -1,0 +1,36 @@
+package runs
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestGroups(t *testing.T) {
+	make := func(recipe, seed, lr, backend string, loss float64) *Run {
+		r := newRun(recipe + seed)
+		r.Config = map[string]string{"recipe": recipe, "seed": seed, "optimizer.lr": lr}
+		r.Backend = backend
+		r.Metrics["val_loss"] = &Series{[]float64{9}, []float64{loss}}
+		return r
+	}
+	list := []*Run{
+		make("bf16", "10", "1", "emu, avx2", 2), make("fp8", "2", "1", "emu, avx512", 3), make("bf16", "2", "1", "emu", 1),
+		make("fp8", "2", "0.5", "emu", 7), make("fp8", "2", "1", "emu:h100, avx2", 5), make("fp8", "3", "1", "emu", 9),
+	}
+	groups := GroupsOf(list)
+	var names []string
+	for _, g := range groups {
+		names = append(names, g.Name)
+	}
+	require.Equal(t, []string{"bf16", "fp8 lr=1 on emu", "fp8 lr=0.5 on emu", "fp8 lr=1 on emu:h100"}, names)
+	require.Equal(t, []*Run{list[2], list[0]}, groups[0].Runs)
+	require.Nil(t, groups[0].Baseline)
+	val := func(r *Run) (float64, bool) { return r.Metrics["val_loss"].Last() }
+	own, baseline := groups[1].Pairs(val) // seed 3 has no partner
+	require.Equal(t, []float64{3}, own)
+	require.Equal(t, []float64{1}, baseline)
+	own, _ = groups[0].Pairs(val)
+	require.Empty(t, own)
+	require.Equal(t, []string{"optimizer.lr", "recipe"}, Differing(list))
+}
