@@ -64,7 +64,7 @@ type drawing struct{ bytes.Buffer }
 // open begins the element. Its name is title; note says more to readers who do not see it.
 func (d *drawing) open(width, height float64, title, note, style string) {
 	fmt.Fprintf(d, `<svg class="chart" viewBox="0 0 %s %s" width="%[1]s" height="%[2]s" role="img" aria-label="%s">`,
-		number(width), number(height), escape(title+". "+note))
+		number(width), number(height), Escape(title+". "+note))
 	if style != "" {
 		fmt.Fprintf(d, "<style>%s</style>", style)
 	}
@@ -77,12 +77,12 @@ func (d *drawing) text(x, y float64, anchor, class, text string) {
 	if class != "" {
 		fmt.Fprintf(d, ` class="%s"`, class)
 	}
-	fmt.Fprintf(d, ">%s</text>", escape(text))
+	fmt.Fprintf(d, ">%s</text>", Escape(text))
 }
 
-// escape writes text within an element or an attribute. SVG files cannot hold control
-// characters.
-func escape(text string) string {
+// Escape writes text for the inside of an element or an attribute, in SVG and HTML. Control
+// characters, which SVG files cannot hold, become U+FFFD.
+func Escape(text string) string {
 	return html.EscapeString(strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\t' && r != '\n' || r == 0xfffe || r == 0xffff {
 			return utf8.RuneError
@@ -124,7 +124,7 @@ func (c *Chart) draw(style string) []byte {
 	}
 	for _, m := range c.Marks {
 		if at := x.at(m.X); !math.IsNaN(at) {
-			fmt.Fprintf(&d, `<path class="mark" d="M%s %sV%s"><title>%s</title></path>`, number(at), number(above), number(above+height), escape(m.Text))
+			fmt.Fprintf(&d, `<path class="mark" d="M%s %sV%s"><title>%s</title></path>`, number(at), number(above), number(above+height), Escape(m.Text))
 		}
 	}
 	d.WriteString("</svg>")
@@ -183,7 +183,7 @@ func (d *drawing) axes(x, y scale, xLabel, yLabel string) {
 	}
 	d.text((left+right)/2, bottom+36, "middle", "", xLabel)
 	if yLabel != "" {
-		fmt.Fprintf(d, `<text transform="translate(14 %s)rotate(-90)" text-anchor="middle">%s</text>`, number((top+bottom)/2), escape(yLabel))
+		fmt.Fprintf(d, `<text transform="translate(14 %s)rotate(-90)" text-anchor="middle">%s</text>`, number((top+bottom)/2), Escape(yLabel))
 	}
 }
 

@@ -194,8 +194,7 @@ func TestHeatMapColors(t *testing.T) {
 	// Of neighbours that share a column, the largest shows.
 	m = HeatMap{Rows: []string{"a"}, At: ramp(10 * heatColumns), Data: [][]float64{make([]float64, 10*heatColumns)}}
 	m.Data[0][1003] = 7
-	x := newScale(m.X, 0, 1, m.At)
-	picture := m.picture(x, newScale(m.Values, 0, 1, m.Data...))
+	picture := m.picture(newScale(m.Values, 0, 1, m.Data...))
 	require.Equal(t, heatColumns, picture.Bounds().Dx())
 	require.Equal(t, uint8(255), picture.ColorIndexAt(100, 0))
 	require.Equal(t, uint8(1), picture.ColorIndexAt(101, 0))

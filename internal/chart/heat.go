@@ -8,6 +8,7 @@ import (
 	"image/color"
 	"image/png"
 	"math"
+	"unicode/utf8"
 )
 
 // HeatMap shows values of rows over a common x axis as colours.
@@ -24,9 +25,12 @@ type HeatMap struct {
 
 // Sizes of a heat map, in pixels.
 const (
-	heatWidth, rowHeight = 480.0, 15.0
-	labelWidth           = 230.0
-	keyHeight            = 44.0
+	heatWidth    = 480.0
+	largestRow   = 15.0
+	smallestRow  = 2.0
+	wantedHeight = 900.0 // of all rows together
+	keyHeight    = 44.0
+	rowCharWidth = 6.0 // of the rows' names, on average
 )
 
 // heatColumns is the maximum number of columns of a heat map's image.
@@ -39,21 +43,26 @@ func (m *HeatMap) File() []byte { return file(m.draw(Style())) }
 func (m *HeatMap) SVG() []byte { return m.draw("") }
 
 func (m *HeatMap) draw(style string) []byte {
-	height := rowHeight * float64(len(m.Rows))
-	x := newScale(m.X, labelWidth, labelWidth+heatWidth, m.At)
-	values := newScale(m.Values, 0, 1, m.Data...)
+	row := min(largestRow, max(smallestRow, wantedHeight/float64(max(1, len(m.Rows)))))
+	height, left := row*float64(len(m.Rows)), leftOf
+	for _, name := range m.Rows {
+		left = max(left, 12+rowCharWidth*float64(utf8.RuneCountInString(name)))
+	}
+	x := newScale(m.X, left, left+heatWidth, m.At)
+	values := newScale(m.Values, left, left+heatWidth, m.Data...)
 	var d drawing
-	d.open(labelWidth+heatWidth+rightOf, above+height+below+keyHeight, m.Title, m.note(), style)
-	for i, name := range m.Rows {
-		d.text(labelWidth-6, above+rowHeight*float64(i)+rowHeight-3, "end", "", name)
+	d.open(left+heatWidth+rightOf, above+height+below+keyHeight, m.Title, m.note(), style)
+	every := int(math.Ceil(largestRow / row)) // rows that have one label
+	for i := 0; i < len(m.Rows); i += every {
+		d.text(left-6, above+row*(float64(i)+0.5)+4, "end", "row", m.Rows[i])
 	}
 	if len(m.Rows) > 0 && len(m.At) > 0 {
-		d.image(labelWidth, above, heatWidth, height, m.picture(x, values))
+		d.image(left, above, heatWidth, height, m.picture(values))
 	}
 	for _, t := range x.ticks(6) {
 		d.text(x.at(t.value), above+height+17, "middle", "", t.label)
 	}
-	d.text(labelWidth+heatWidth/2, above+height+36, "middle", "", m.X.Label)
+	d.text(left+heatWidth/2, above+height+36, "middle", "", m.X.Label)
 	d.key(values, m.Values.Label, above+height+below)
 	d.WriteString("</svg>")
 	return d.Bytes()
@@ -77,9 +86,10 @@ func (m *HeatMap) note() string {
 // picture colours the values: a row of pixels for each row, and a column for each element
 // of At. Neighbours share a column if there are more than heatColumns; the column then shows
 // the largest value.
-func (m *HeatMap) picture(x, values scale) *image.Paletted {
+func (m *HeatMap) picture(values scale) *image.Paletted {
 	columns := min(len(m.At), heatColumns)
 	p := image.NewPaletted(image.Rect(0, 0, columns, len(m.Rows)), heatPalette())
+	values.from, values.to = 0, 254
 	for i, row := range m.Data {
 		for c := range columns {
 			best := math.NaN()
@@ -89,7 +99,7 @@ func (m *HeatMap) picture(x, values scale) *image.Paletted {
 				}
 			}
 			if !math.IsNaN(best) {
-				p.SetColorIndex(c, i, uint8(1+math.Round(254*min(1, max(0, best)))))
+				p.SetColorIndex(c, i, uint8(1+math.Round(min(254, max(0, best)))))
 			}
 		}
 	}
@@ -109,7 +119,6 @@ func (d *drawing) image(x, y, width, height float64, p *image.Paletted) {
 
 // key draws the colours with their values.
 func (d *drawing) key(values scale, label string, top float64) {
-	values.from, values.to = labelWidth, labelWidth+heatWidth
 	p := image.NewPaletted(image.Rect(0, 0, 255, 1), heatPalette())
 	for i := range p.Pix {
 		p.Pix[i] = uint8(1 + i)
@@ -118,7 +127,7 @@ func (d *drawing) key(values scale, label string, top float64) {
 	for _, t := range values.ticks(6) {
 		d.text(values.at(t.value), top+25, "middle", "", t.label)
 	}
-	fmt.Fprintf(d, `<text x="%s" y="%s" text-anchor="end">%s</text>`, number(labelWidth-6), number(top+10), escape(label))
+	fmt.Fprintf(d, `<text x="%s" y="%s" text-anchor="end">%s</text>`, number(values.from-6), number(top+10), Escape(label))
 }
 
 // anchors are equidistant colours of viridis (van der Walt and Smith, 2015), whose lightness

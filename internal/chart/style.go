@@ -30,7 +30,7 @@ func Style() string {
 	}
 	b.WriteString(rules("#ffffff", "#1f2328", "#d8dee4", lightLines))
 	fmt.Fprintf(&b, "@media(prefers-color-scheme:dark){%s}", rules("#0d1117", "#e6edf3", "#30363d", darkLines))
-	b.WriteString(".chart text{fill:var(--text);font:13px system-ui,sans-serif}.chart .title{font-weight:600;font-size:15px}" +
+	b.WriteString(".chart text{fill:var(--text);font:13px system-ui,sans-serif}.chart .title{font-weight:600;font-size:15px}.chart .row{font-size:11px}" +
 		".chart .grid{stroke:var(--grid);fill:none}.chart .frame{fill:var(--back)}.chart .line{fill:none;stroke-width:1.6;stroke-linejoin:round}" +
 		".chart .band{opacity:.18;stroke:none}.chart .mark{stroke:var(--text);stroke-dasharray:2 3;fill:none}" +
 		".chart image{image-rendering:pixelated}")

@@ -1,0 +1,146 @@
+package report
+
+import (
+	"math"
+	"strings"
+
+	"octet/internal/chart"
+	"octet/internal/runs"
+)
+
+// castFields are the measurements of casts that the page shows.
+var castFields = []struct {
+	title, label string
+	log          bool
+	values       func(m *runs.Measurements, name string) []float64
+}{
+	{"Saturated", "share", true, field("saturated")},
+	{"Flushed to zero", "share", true, field("flushed")},
+	{"Signal to quantization noise", "dB", false, field("sqnr_db")},
+	{"Amax", "largest magnitude", true, field("amax")},
+	{"Scale", "log2", false, scaleLog2},
+}
+
+func field(name string) func(m *runs.Measurements, cast string) []float64 {
+	return func(m *runs.Measurements, cast string) []float64 { return m.Field(cast, name) }
+}
+
+// scaleLog2 returns the logarithm of a cast's scale, or the mean of those of its blocks.
+func scaleLog2(m *runs.Measurements, cast string) []float64 {
+	scale, blocks := m.Field(cast, "scale"), m.Field(cast, "scale_log2_mean")
+	for i := range scale {
+		if scale[i] = math.Log2(scale[i]); math.IsNaN(scale[i]) {
+			scale[i] = blocks[i]
+		}
+	}
+	return scale
+}
+
+// casts writes heat maps of the casts of each group's first run.
+func (p *page) casts(groups []*runs.Group) {
+	p.section("casts", "Casts")
+	found := false
+	for _, g := range p.some(groups) {
+		r := g.Runs[0]
+		names := r.Casts.Names()
+		if len(names) == 0 {
+			continue
+		}
+		found = true
+		p.heading(g.Name + ", " + r.Name)
+		for _, f := range castFields {
+			m := chart.HeatMap{
+				Title: f.title, X: chart.Axis{Label: "step"}, Values: chart.Axis{Label: f.label, Log: f.log}, At: r.Casts.Steps,
+			}
+			for _, name := range names {
+				values := f.values(&r.Casts, name)
+				if len(finite(values)) > 0 {
+					m.Rows, m.Data = append(m.Rows, name), append(m.Data, values)
+				}
+			}
+			p.heatMap(&m)
+		}
+	}
+	if !found {
+		p.paragraph("", "No run measured casts: set train.health_every, and a recipe that casts.")
+		return
+	}
+	p.paragraph("soft", "On a logarithmic scale, a value of zero has no colour.")
+}
+
+// heatMap writes a heat map, or that all its values are zero.
+func (p *page) heatMap(m *chart.HeatMap) {
+	if len(m.Rows) == 0 {
+		return
+	}
+	if m.Values.Log {
+		positive := false
+		for _, row := range m.Data {
+			for _, v := range row {
+				positive = positive || v > 0
+			}
+		}
+		if !positive {
+			p.paragraph("", m.Title+": zero in every measured step.")
+			return
+		}
+	}
+	p.figure(m.Title, m.SVG(), m.Table(tableRows), true)
+}
+
+// channels writes the alignment of the largest channel of each layer's MLP.
+func (p *page) channels(groups []*runs.Group) {
+	var figures []func()
+	for _, g := range groups[:min(shown, len(groups))] {
+		r := g.Runs[0]
+		cosine := chart.Chart{Title: g.Name + ": alignment", X: chart.Axis{Label: "step"}, Y: chart.Axis{Label: "|cosine| of w1 and w2"}}
+		outlier := chart.Chart{Title: g.Name + ": outlier", X: cosine.X, Y: chart.Axis{Label: "amax / median amax", Log: true}}
+		for i, layer := range r.Channels.Names() {
+			values := r.Channels.Field(layer, "cosine")
+			ratio, median := r.Channels.Field(layer, "amax"), r.Channels.Field(layer, "median")
+			for j := range values {
+				values[j] = math.Abs(values[j])
+				ratio[j] /= median[j]
+			}
+			name := strings.TrimPrefix(layer, "layers.")
+			cosine.Lines = append(cosine.Lines, chart.Line{Name: name, Look: i, X: r.Channels.Steps, Y: values})
+			outlier.Lines = append(outlier.Lines, chart.Line{Name: name, Look: i, X: r.Channels.Steps, Y: ratio})
+		}
+		if len(cosine.Lines) > 0 {
+			figures = append(figures, p.lines(&cosine), p.lines(&outlier))
+		}
+	}
+	if len(figures) == 0 {
+		return
+	}
+	p.section("channels", "Channels of the MLPs")
+	p.charts(figures...)
+	p.paragraph("soft", "For each layer, the channel whose activation is largest: how far its rows of w1 and w2 point the same way, and its amax over the median of all channels.")
+}
+
+// speed writes throughput and memory.
+func (p *page) speed(groups []*runs.Group) {
+	p.section("speed", "Throughput and memory")
+	var figures []func()
+	for _, f := range []struct{ title, field, label string }{
+		{"Throughput", "tokens_per_s", "tokens per second"}, {"Share of peak", "mfu", "MFU"}, {"Memory", "memory", "bytes"},
+	} {
+		c := chart.Chart{Title: f.title, X: chart.Axis{Label: "step"}, Y: chart.Axis{Label: f.label}}
+		for i, g := range groups {
+			for _, r := range g.Runs {
+				if s := r.Timing[f.field]; s != nil && len(finite(s.Values)) > 0 {
+					means := smooth(s, max(1, len(s.Values)/200))
+					c.Lines = append(c.Lines, chart.Line{Name: g.Name, Look: i, X: means.Steps, Y: means.Values})
+				}
+			}
+		}
+		if len(c.Lines) > 0 {
+			figures = append(figures, p.lines(&c))
+		}
+	}
+	if len(figures) == 0 {
+		p.paragraph("", "No run has written timing.jsonl.")
+		return
+	}
+	p.charts(figures...)
+}

@@ -1,0 +1,174 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"octet/internal/chart"
+	"octet/internal/runs"
+	"octet/internal/stats"
+)
+
+// losses writes charts of the losses of all groups, and of their differences.
+func (p *page) losses(groups []*runs.Group) {
+	p.section("loss", "Loss")
+	longest := 0
+	for _, r := range all(groups) {
+		longest = max(longest, r.Step())
+	}
+	window := max(1, longest/200)
+	training := chart.Chart{Title: "Training loss", X: chart.Axis{Label: "step"}, Y: chart.Axis{Label: "nats per token"}}
+	validation := chart.Chart{Title: "Validation loss", X: training.X, Y: training.Y}
+	differences := chart.Chart{Title: "Training loss against the baseline", X: training.X, Y: chart.Axis{Label: "difference, %"}}
+	for i, g := range groups {
+		training.Lines = append(training.Lines, band(g.Name, i, smoothed(g.Runs, "loss", window)))
+		validation.Lines = append(validation.Lines, band(g.Name, i, smoothed(g.Runs, "val_loss", 1)))
+		if pairs := differing(g, window); len(pairs) > 0 {
+			differences.Lines = append(differences.Lines, band(g.Name, i, pairs))
+		}
+	}
+	training.Marks = marks(all(groups))
+	figures := []func(){p.lines(&training), p.lines(&validation)}
+	if len(differences.Lines) > 0 {
+		limit(&differences)
+		figures = append(figures, p.lines(&differences))
+	}
+	p.charts(figures...)
+	text := "Lines are medians over seeds, bands the range over seeds."
+	if window > 1 {
+		text += fmt.Sprintf(" The training loss is the mean of %d steps.", window)
+	}
+	if len(differences.Lines) > 0 {
+		text += " Differences are between runs with the same seed, which read the same batches."
+	}
+	p.paragraph("soft", text)
+}
+
+// lines returns the figure of a chart.
+func (p *page) lines(c *chart.Chart) func() {
+	return func() { p.figure(c.Title, c.SVG(), c.Table(tableRows), false) }
+}
+
+// maxMarks is the number of warnings from which marks would hide the lines.
+const maxMarks = 40
+
+// marks returns a mark for each warning of a step.
+func marks(list []*runs.Run) (m []chart.Mark) {
+	for _, r := range list {
+		for _, a := range r.Alarms {
+			if a.Step > 0 {
+				m = append(m, chart.Mark{X: float64(a.Step), Text: fmt.Sprintf("%s, step %d: %s", r.Name, a.Step, a.Message)})
+			}
+		}
+	}
+	if len(m) > maxMarks {
+		return nil
+	}
+	return m
+}
+
+// smoothed returns a field's series of some runs, as means of window steps.
+func smoothed(list []*runs.Run, field string, window int) (all []runs.Series) {
+	for _, r := range list {
+		if s := r.Metrics[field]; s != nil {
+			all = append(all, smooth(s, window))
+		}
+	}
+	return all
+}
+
+// smooth returns the means of window values, with the step of the last one. Values that are
+// not finite are left out; a window without others is a gap.
+func smooth(s *runs.Series, window int) (means runs.Series) {
+	for from := 0; from < len(s.Values); from += window {
+		to := min(from+window, len(s.Values))
+		means.Steps = append(means.Steps, s.Steps[to-1])
+		means.Values = append(means.Values, stats.Mean(finite(s.Values[from:to])))
+	}
+	return means
+}
+
+// differing returns the relative differences of a group's training losses to those of the
+// baseline's runs with the same seed, in percent.
+func differing(g *runs.Group, window int) (all []runs.Series) {
+	if g.Baseline == nil {
+		return nil
+	}
+	for _, r := range g.Runs {
+		for _, b := range g.Baseline.Runs {
+			if b.Seed() != r.Seed() || b.Metrics["loss"] == nil || r.Metrics["loss"] == nil {
+				continue
+			}
+			own, baseline := smooth(r.Metrics["loss"], window), smooth(b.Metrics["loss"], window)
+			steps, values := align([]runs.Series{own, baseline})
+			all = append(all, runs.Series{Steps: steps, Values: relative(values[0], values[1])})
+			break
+		}
+	}
+	return all
+}
+
+// limit keeps runs that diverge from flattening the other lines: the y axis then ends at
+// five times the median's distance from zero, and lines leave it.
+func limit(c *chart.Chart) {
+	var sizes []float64
+	largest := 0.0
+	for _, l := range c.Lines {
+		for _, v := range finite(l.Y) {
+			sizes = append(sizes, math.Abs(v))
+			largest = max(largest, math.Abs(v))
+		}
+	}
+	if end := 5 * stats.Median(sizes); end > 0 && largest > 2*end {
+		c.Y.Min, c.Y.Max = -end, end
+	}
+}
+
+// band returns a line of the medians of some series, with the range of their values if there
+// are several.
+func band(name string, look int, list []runs.Series) chart.Line {
+	steps, values := align(list)
+	l := chart.Line{Name: name, Look: look, X: steps, Y: make([]float64, len(steps))}
+	if len(list) > 1 {
+		l.Low, l.High = make([]float64, len(steps)), make([]float64, len(steps))
+	}
+	for i := range steps {
+		var at []float64
+		for _, v := range values {
+			at = append(at, v[i])
+		}
+		at = finite(at)
+		l.Y[i] = stats.Median(at)
+		if l.Low != nil {
+			l.Low[i], l.High[i] = math.NaN(), math.NaN()
+			if len(at) > 0 {
+				l.Low[i], l.High[i] = slices.Min(at), slices.Max(at)
+			}
+		}
+	}
+	return l
+}
+
+// align returns all steps of some series, and for each series a value at each step; NaN
+// where it has none.
+func align(list []runs.Series) (steps []float64, values [][]float64) {
+	for _, s := range list {
+		steps = append(steps, s.Steps...)
+	}
+	slices.Sort(steps)
+	steps = slices.Compact(steps)
+	for _, s := range list {
+		row := make([]float64, len(steps))
+		at := 0
+		for i, step := range steps {
+			row[i] = math.NaN()
+			if at < len(s.Steps) && s.Steps[at] == step {
+				row[i] = s.Values[at]
+				at++
+			}
+		}
+		values = append(values, row)
+	}
+	return steps, values
+}

@@ -1,0 +1,99 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"octet/internal/chart"
+	"octet/internal/runs"
+	"octet/internal/stats"
+)
+
+// valLoss returns the last validation loss of a run.
+func valLoss(r *runs.Run) (float64, bool) {
+	v, ok := r.Metrics["val_loss"].Last()
+	return v, ok && !math.IsNaN(v)
+}
+
+// summary writes a table of the groups and one of the runs.
+func (p *page) summary(groups []*runs.Group) {
+	p.section("summary", "Summary")
+	t := chart.Table{Head: []string{"configuration", "runs", "validation loss", "from", "to", "against", "difference", "standard error", "p"}}
+	compared := false
+	for _, g := range groups {
+		var values []float64
+		for _, r := range g.Runs {
+			if v, ok := valLoss(r); ok {
+				values = append(values, v)
+			}
+		}
+		row := []string{g.Name, fmt.Sprint(len(g.Runs)), "", "", "", "", "", "", ""}
+		if len(values) > 0 {
+			row[2], row[3], row[4] = chart.Number(stats.Mean(values)), chart.Number(slices.Min(values)), chart.Number(slices.Max(values))
+		}
+		if own, baseline := g.Pairs(valLoss); len(own) > 0 {
+			compared = true
+			d := stats.PairedOf(relative(own, baseline))
+			row[5], row[6] = g.Baseline.Name, fmt.Sprintf("%+.2f %%", d.Mean)
+			if d.N > 1 {
+				row[7], row[8] = fmt.Sprintf("%.2f %%", d.StdErr), fmt.Sprintf("%.2g", d.P)
+			}
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	p.table("Configurations", t)
+	text := "Validation loss is the last one of each run, in nats per token: mean and range over seeds."
+	if compared {
+		text += " Differences are means over runs with the same seed; p is that of Student's paired t test, two-sided."
+	}
+	p.paragraph("soft", text)
+	p.runs(groups)
+}
+
+// relative returns the differences in percent.
+func relative(own, baseline []float64) (d []float64) {
+	for i := range own {
+		d = append(d, 100*(own[i]/baseline[i]-1))
+	}
+	return d
+}
+
+// runs writes a table of all runs.
+func (p *page) runs(groups []*runs.Group) {
+	t := chart.Table{Head: []string{"run", "configuration", "seed", "device", "step", "of", "training loss", "validation loss", "tokens/s", "hours", "warnings"}}
+	for _, g := range groups {
+		for _, r := range g.Runs {
+			row := []string{r.Name, g.Name, r.Seed(), r.Device(), fmt.Sprint(r.Step()), fmt.Sprint(r.Steps), "", "", "", "", fmt.Sprint(len(r.Alarms))}
+			if v, ok := r.Metrics["loss"].Last(); ok {
+				row[6] = chart.Number(v)
+			}
+			if v, ok := valLoss(r); ok {
+				row[7] = chart.Number(v)
+			}
+			if s := r.Timing["tokens_per_s"]; s != nil {
+				row[8] = chart.Number(stats.Median(finite(s.Values)))
+			}
+			if s := r.Timing["step_s"]; s != nil {
+				sum := 0.0
+				for _, v := range finite(s.Values) {
+					sum += v
+				}
+				row[9] = chart.Number(sum / 3600)
+			}
+			t.Rows = append(t.Rows, row)
+		}
+	}
+	p.heading("Runs")
+	p.table("Runs", t)
+}
+
+// finite returns the finite values.
+func finite(x []float64) (list []float64) {
+	for _, v := range x {
+		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+			list = append(list, v)
+		}
+	}
+	return list
+}
