@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,64 +20,74 @@ const lastStep = 1 << 53
 
 // metricsLine reads a line of metrics.jsonl.
 func (r *Run) metricsLine(text []byte) error {
-	var line struct {
-		Casts    map[string]map[string]*float64 `json:"fp8"`
-		Channels map[string]map[string]*float64 `json:"swiglu"`
-	}
-	step, values, err := numbers(text)
+	l, err := parse(text)
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(text, &line); err != nil {
-		return err
-	}
 	for _, s := range r.Metrics {
-		s.cutFrom(step)
+		s.cutFrom(l.step)
 	}
-	r.Casts.cutFrom(step)
-	r.Channels.cutFrom(step)
-	addAll(r.Metrics, step, values)
-	return errors.Join(r.Casts.add(step, line.Casts), r.Channels.add(step, line.Channels))
+	r.Casts.cutFrom(l.step)
+	r.Channels.cutFrom(l.step)
+	addAll(r.Metrics, l.step, l.numbers)
+	var errs []error
+	for field, m := range map[string]*Measurements{"fp8": &r.Casts, "swiglu": &r.Channels} {
+		var values map[string]map[string]*float64
+		if raw := l.fields[field]; raw != nil {
+			if err := json.Unmarshal(raw, &values); err != nil {
+				return err
+			}
+		}
+		errs = append(errs, m.add(l.step, values))
+	}
+	return errors.Join(errs...)
 }
 
 // timingLine reads a line of timing.jsonl.
 func (r *Run) timingLine(text []byte) error {
-	step, values, err := numbers(text)
+	l, err := parse(text)
 	if err != nil {
 		return err
 	}
 	for _, s := range r.Timing {
-		s.cutFrom(step)
+		s.cutFrom(l.step)
 	}
-	addAll(r.Timing, step, values)
+	addAll(r.Timing, l.step, l.numbers)
 	return nil
 }
 
 // maxFields bounds the fields of a line, and those of a cast.
 const maxFields = 64
 
-// numbers returns the step of a line and its other numbers by field; null is NaN.
-func numbers(text []byte) (step float64, values map[string]float64, err error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(text, &fields); err != nil {
-		return 0, nil, err
+// line is a line of metrics.jsonl or timing.jsonl.
+type line struct {
+	step    float64
+	fields  map[string]json.RawMessage
+	numbers map[string]float64 // the fields that are numbers, without the step; null is NaN
+}
+
+func parse(text []byte) (l line, err error) {
+	if err := json.Unmarshal(text, &l.fields); err != nil {
+		return l, err
 	}
-	if len(fields) > maxFields {
-		return 0, nil, fmt.Errorf("it has %d fields, more than %d", len(fields), maxFields)
+	if len(l.fields) > maxFields {
+		return l, fmt.Errorf("it has %d fields, more than %d", len(l.fields), maxFields)
 	}
-	values = make(map[string]float64, len(fields))
-	for name, raw := range fields {
-		var v *float64
-		if json.Unmarshal(raw, &v) == nil {
-			values[name] = number(v)
+	l.numbers = make(map[string]float64, len(l.fields))
+	for name, raw := range l.fields {
+		if string(raw) == "null" {
+			l.numbers[name] = math.NaN()
+		} else if v, err := strconv.ParseFloat(string(raw), 64); err == nil { // "Inf" is no JSON
+			l.numbers[name] = v
 		}
 	}
-	step, ok := values["step"]
+	step, ok := l.numbers["step"]
 	if !ok || !(step >= 1 && step <= lastStep) || step != float64(int64(step)) {
-		return 0, nil, errors.New("it has no step")
+		return l, errors.New("it has no step")
 	}
-	delete(values, "step")
-	return step, values, nil
+	l.step = step
+	delete(l.numbers, "step")
+	return l, nil
 }
 
 // logLine reads a line of run.log.

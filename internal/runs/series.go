@@ -89,6 +89,9 @@ func (m *Measurements) cutFrom(step float64) {
 	for n > 0 && m.Steps[n-1] >= step {
 		n--
 	}
+	if n == len(m.Steps) {
+		return
+	}
 	m.Steps = m.Steps[:n]
 	for _, fields := range m.Values {
 		for field, values := range fields {

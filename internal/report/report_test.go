@@ -1,0 +1,213 @@
+package report
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/internal/runs"
+)
+
+// writeRun writes a run folder with steps lines, and measurements on every health-th.
+func writeRun(t *testing.T, dir, recipe string, seed, steps, health int) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	files := map[string][]byte{"config.toml": fmt.Appendf(nil, "recipe = %q\nseed = %d\n[train]\nsteps = %d\n", recipe, seed, steps)}
+	for i := range steps {
+		loss := 2 + 4*math.Exp(-float64(i)/float64(steps)*5) + 0.05*math.Sin(float64(i*(seed+1)))
+		line := map[string]any{"step": i + 1, "loss": loss, "lr": 0.001, "grad_norm": loss / 3, "tokens": 100 * i, "skipped": false}
+		if i%health == health-1 {
+			line["val_loss"] = loss + 0.1
+			casts, channels := map[string]any{}, map[string]any{}
+			for layer := range 12 {
+				for _, cast := range []string{"mlp.input.e4m3", "mlp.down_proj.grad.e5m2", "mlp.hidden.e4m3"} {
+					casts[fmt.Sprintf("layers.%d.%s", layer, cast)] = map[string]any{
+						"amax": loss * float64(layer+1), "saturated": float64(i%3) / 1000, "flushed": 0.01, "sqnr_db": 30 + loss, "scale": 128,
+					}
+				}
+				channels[fmt.Sprintf("layers.%d", layer)] = map[string]any{"channel": 3, "amax": 9, "median": 3, "cosine": -0.4}
+			}
+			line["fp8"], line["swiglu"] = casts, channels
+		}
+		for name, value := range map[string]any{
+			"metrics.jsonl": line,
+			"timing.jsonl":  map[string]any{"step": i + 1, "step_s": 0.5, "tokens_per_s": 200 + i%7, "memory": 1 << 30},
+		} {
+			text, err := json.Marshal(value)
+			require.NoError(t, err)
+			files[name] = append(append(files[name], text...), '\n')
+		}
+	}
+	files["run.log"] = []byte(`{"time":"T","level":"INFO","msg":"start","octet":"v1","backend":"emu, avx2"}` + "\n")
+	for name, text := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
+}
+
+// elements returns the names of a page's elements with their attributes. It fails unless the
+// elements are nested properly.
+func elements(t *testing.T, page []byte) (list []xml.StartElement) {
+	t.Helper()
+	d := xml.NewDecoder(bytes.NewReader(page))
+	d.AutoClose, d.Entity = xml.HTMLAutoClose, xml.HTMLEntity
+	d.Strict = false // HTML has attributes without values and elements without an end
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return list
+		}
+		require.NoError(t, err)
+		if e, ok := token.(xml.StartElement); ok {
+			list = append(list, e.Copy())
+		}
+	}
+}
+
+func attribute(e xml.StartElement, name string) string {
+	for _, a := range e.Attr {
+		if a.Name.Local == name {
+			return a.Value
+		}
+	}
+	return ""
+}
+
+func TestPage(t *testing.T) {
+	top := t.TempDir()
+	for seed := range 3 {
+		for _, recipe := range []string{"bf16", "fp8"} {
+			writeRun(t, filepath.Join(top, fmt.Sprint(recipe, "-", seed)), recipe, seed, 50, 10)
+		}
+	}
+	list, err := runs.OpenAll(top)
+	require.NoError(t, err)
+	page := Page(Options{Title: "three seeds", Describe: func(r *runs.Run) []Text {
+		return []Text{{"Recipe", "table of " + r.Config["recipe"]}}
+	}}, runs.GroupsOf(list))
+	require.Equal(t, page, Page(Options{Title: "three seeds", Describe: func(r *runs.Run) []Text {
+		return []Text{{"Recipe", "table of " + r.Config["recipe"]}}
+	}}, runs.GroupsOf(list)), "a page depends on the runs alone")
+
+	ids := map[string]bool{}
+	links, figures, tables, headings := 0, 0, 0, 0
+	for _, e := range elements(t, page) {
+		if id := attribute(e, "id"); id != "" {
+			require.False(t, ids[id], id)
+			ids[id] = true
+		}
+		switch e.Name.Local {
+		case "a":
+			links++
+			require.NotEmpty(t, attribute(e, "href"))
+		case "script", "iframe", "object":
+			require.Fail(t, e.Name.Local)
+		case "svg":
+			if attribute(e, "class") == "chart" {
+				require.Equal(t, "img", attribute(e, "role"))
+				require.NotEmpty(t, attribute(e, "aria-label"))
+			}
+		case "figure":
+			figures++
+		case "table":
+			tables++
+		case "h2":
+			headings++
+		case "image":
+			require.True(t, strings.HasPrefix(attribute(e, "href"), "data:image/png;base64,"))
+		}
+	}
+	require.Equal(t, headings, links)
+	require.GreaterOrEqual(t, tables, figures, "every figure has its numbers")
+	require.NotContains(t, string(page), "http:")
+	require.NotContains(t, string(page), "https:")
+	for _, text := range []string{"table of bf16", "table of fp8", "layers.11.mlp.hidden.e4m3", "No run warned", "fp8-2", "Training loss against the baseline"} {
+		require.Contains(t, string(page), text)
+	}
+	// The browser applies the style only if its hash is that of the policy.
+	style := regexp.MustCompile(`<style>(.*)</style>`).FindSubmatch(page)
+	sum := sha256.Sum256(style[1])
+	require.Contains(t, string(page), "style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
+}
+
+// TestHostileRun writes a page about a run whose names hold markup.
+func TestHostileRun(t *testing.T) {
+	const evil = `</style></svg><script>alert(1)</script><img src=x onerror=alert(1)>"'`
+	dir := filepath.Join(t.TempDir(), strings.ReplaceAll(evil, "/", "|"))
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	quoted, err := json.Marshal(evil)
+	require.NoError(t, err)
+	write := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(strings.ReplaceAll(text, "EVIL", string(quoted))), 0o600))
+	}
+	write("config.toml", "recipe = '''"+evil+"'''\n'"+`<b>`+"' = 1\n")
+	write("metrics.jsonl", `{"step":1,"loss":null,"val_loss":1e308,"fp8":{EVIL:{"saturated":0.5,"amax":1e300,EVIL:1}},"swiglu":{EVIL:{"cosine":1,"amax":1,"median":0}}}`+"\n"+
+		`{"step":2,"loss":-1e308}`+"\nEVIL\n"+`{"step":3,"lo`)
+	write("timing.jsonl", `{"step":1,"tokens_per_s":-1,"step_s":null,"memory":1e308}`+"\n")
+	write("run.log", `{"level":"WARN","msg":EVIL,"time":EVIL,"step":1}`+"\n"+`{"msg":"start","backend":EVIL,"octet":EVIL}`+"\n")
+	list, err := runs.OpenAll(dir)
+	require.NoError(t, err)
+	page := Page(Options{Title: evil}, runs.GroupsOf(list))
+	for _, e := range elements(t, page) {
+		require.NotContains(t, []string{"script", "img", "b"}, e.Name.Local)
+		require.Empty(t, attribute(e, "onerror"))
+	}
+	require.Contains(t, string(page), "Damaged files")
+	require.Contains(t, string(page), "metrics.jsonl: the line before byte")
+}
+
+// TestEmptyRuns writes pages about runs that have hardly begun.
+func TestEmptyRuns(t *testing.T) {
+	dir := t.TempDir()
+	writeRun(t, filepath.Join(dir, "none"), "bf16", 1, 0, 1)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "none", "metrics.jsonl"), nil, 0o600))
+	writeRun(t, filepath.Join(dir, "one"), "fp8", 1, 1, 1)
+	list, err := runs.OpenAll(dir)
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	elements(t, Page(Options{Title: "begun"}, runs.GroupsOf(list)))
+}
+
+// TestSize bounds the page of 20 runs of 20,000 steps.
+func TestSize(t *testing.T) {
+	top := t.TempDir()
+	var metrics, timing bytes.Buffer
+	for i := range 20_000 {
+		fmt.Fprintf(&metrics, `{"step":%d,"loss":%g,"lr":0.001,"grad_norm":1}`+"\n", i+1, 2+math.Sin(float64(i*i)))
+		fmt.Fprintf(&timing, `{"step":%d,"step_s":0.5,"tokens_per_s":%d,"memory":1000000}`+"\n", i+1, 200+i%7)
+	}
+	for i := range 20 {
+		dir := filepath.Join(top, fmt.Sprint("run", i))
+		writeRun(t, dir, fmt.Sprint("recipe", i/5), i%5, 200, 1) // the first steps, with measurements
+		for name, text := range map[string]*bytes.Buffer{"metrics.jsonl": &metrics, "timing.jsonl": &timing} {
+			lines := text.Bytes()
+			for range 200 {
+				_, lines, _ = bytes.Cut(lines, []byte("\n"))
+			}
+			f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_APPEND, 0o600)
+			require.NoError(t, err)
+			_, err = f.Write(lines)
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+		}
+	}
+	list, err := runs.OpenAll(top)
+	require.NoError(t, err)
+	require.Equal(t, 20_000, list[19].Step())
+	require.Empty(t, list[19].Problems)
+	page := Page(Options{Title: "large"}, runs.GroupsOf(list))
+	require.Less(t, len(page), 3<<20)
+	t.Logf("%d bytes", len(page))
+}
