@@ -57,7 +57,8 @@ func Choices(r recipe.Recipe) RecipeChoices {
 }
 
 // Resolve fills in the recipe's choices and validates the config under every recipe
-// of its schedule. A run makes no further choices.
+// of its schedule, without a device: it also declares the model, whose layers refuse casts
+// that they cannot use. A run makes no further choices.
 func (c *Config) Resolve() error {
 	r, err := recipe.Lookup(c.Recipe)
 	if err != nil {
@@ -83,6 +84,9 @@ func (c *Config) Resolve() error {
 		return err
 	}
 	if err := c.checkRotations(r, layers); err != nil {
+		return err
+	}
+	if _, _, err := c.network(r, backend.NewVars()); err != nil { // casts that the layers cannot use
 		return err
 	}
 	if len(c.Precision.Schedule) > 0 {
