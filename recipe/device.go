@@ -46,7 +46,7 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.Encoding, layers []Layer) (re
 				stored[k].DType = to[k]
 			}
 			if !d.multiplies(stored) {
-				return r, nil, r.unsupported(d, group.first.Scope, p.GEMM, [2]Operand{p.A, p.B}, stored)
+				return r, nil, r.unsupported(d, layers, group.first, p.GEMM, [2]Operand{p.A, p.B}, stored)
 			}
 			for k, o := range []Operand{p.A, p.B} {
 				if to[k] == from[k] {
