@@ -261,8 +261,11 @@ func (d *device) text(row Row) string {
 	}
 	list := []string{fmt.Sprintf("scope = %q", row.Scope)}
 	for _, f := range [][2]string{
-		{"gemm", row.GEMM.String()}, {"operand", row.Operand.String()}, {"format", format},
-		{"granularity", row.Granularity.String()}, {"scale", row.Scale.String()},
+		{"gemm", row.GEMM.String()},
+		{"operand", row.Operand.String()},
+		{"format", format},
+		{"granularity", row.Granularity.String()},
+		{"scale", row.Scale.String()},
 	} {
 		if f[1] != "" {
 			list = append(list, fmt.Sprintf("%s = %q", f[0], f[1]))
