@@ -47,7 +47,7 @@ func newSession(c nn.Config, r recipe.Recipe, spec backend.Spec) (*session, erro
 	if err != nil {
 		return nil, err
 	}
-	r, _, err = r.For(spec.E4M3, spec.Pairs, layers)
+	r, _, err = nn.RecipeFor(spec, r, layers)
 	if err != nil {
 		return nil, err
 	}

@@ -19,12 +19,11 @@ const allLayers = "layers.*"
 // such as those of a BF16 layer, as it is. If no such row exists, the error names a recipe.
 func (r Recipe) unsupported(d *device, layers []Layer, l Layer, g GEMM, operands [2]Operand, stored [2]fp8.Encoding) error {
 	to, fields := d.nearest(stored, r.Compute)
-	have := [2]string{stored[0].String(), stored[1].String()}
+	have := sentence(g, operands, stored[0], stored[1])
 	if fields == formatField {
-		have = [2]string{stored[0].DType.String(), stored[1].DType.String()}
+		have = sentence(g, operands, stored[0].DType, stored[1].DType)
 	}
-	fault := fmt.Sprintf("recipe %s: %s: %s multiplies %s in %s by %s in %s, which the device's GEMM library does not support",
-		r.Name, l.Scope, g, operands[0], have[0], operands[1], have[1])
+	fault := fmt.Sprintf("recipe %s: %s: %s, which the device's GEMM library does not support", r.Name, l.Scope, have)
 	var changed []string
 	var rows []Row
 	for k, o := range operands {
