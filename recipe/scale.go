@@ -126,7 +126,7 @@ func ParseScaleFormat(s string) (ScaleFormat, error) {
 		return ScaleFormat{DType: d, Rule: fp8.Quotient, Outer: outer}, nil
 	}
 	reason := spelling.DidYouMean(s, names[1:])
-	if strings.HasPrefix(name, "u") {
+	if strings.HasPrefix(name, "ue") {
 		reason = "; formats without a sign are not supported, except e8m0"
 	}
 	return ScaleFormat{}, fmt.Errorf("unknown scale format %q%s (known: pow2, fp32, e8m0, e8m0:floor, and a floating-point format of up to eight bits, the sign included, that has NaN, such as e4m3, with +fp32 for a second factor per tensor)", s, reason)
