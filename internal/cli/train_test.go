@@ -257,7 +257,7 @@ func TestDryRun(t *testing.T) {
 // --dry-run accepts what train on the same backend accepts.
 func TestDryRunRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"fprop multiplies input in e2m1 by weight in e2m1": {"--recipe", "nvfp4-plain", "--backend", "emu:h100"},
+		"fprop multiplies input in e2m1 1x16 e4m3+fp32 by": {"--recipe", "nvfp4-plain", "--backend", "emu:h100"},
 		"unknown device model \"h1000\"":                   {"--backend", "emu:h1000"},
 		"input of fprop: e4m3 current 48x48 shares scales": {"--recipe", "fp8-current", `precision.rows=[{scope="layers.*", granularity="48x48"}]`},
 	} {
