@@ -77,7 +77,7 @@ func TestRecipesAreLowered(t *testing.T) {
 				return masked || row.Granularity != (recipe.Granularity{}) && row.Granularity != recipe.PerTensor
 			}) {
 				require.ErrorIs(t, err, backend.ErrUnsupported, name)
-				require.ErrorContains(t, err, "unsupported by backend gaudi: recipe "+name)
+				require.ErrorContains(t, err, "unsupported by backend "+s.DeviceName()+": recipe "+name)
 				continue
 			}
 			require.NoError(t, err, name)
