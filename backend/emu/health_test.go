@@ -68,20 +68,20 @@ func TestCastHealthOfNormalNumbers(t *testing.T) {
 func TestKurtosis(t *testing.T) {
 	for _, c := range []struct {
 		name          string
-		values        []float64
+		values        []float32
 		rms, kurtosis float64
 	}{
-		{"equal", []float64{3, -3, 3, -3}, 3, 1},
-		{"outlier", []float64{0, 0, 8, 0}, 4, 4},
-		{"two", []float64{1, 1, 1, 3}, math.Sqrt(3), 21. / 9},
-		{"tiny", []float64{0, 0x1p-100, 0, 0}, 0x1p-101, 4},
-		{"zero", make([]float64, 4), 0, 0},
-		{"infinite", []float64{math.Inf(1), 1, 1, 1}, math.Inf(1), math.NaN()},
+		{"equal", []float32{3, -3, 3, -3}, 3, 1},
+		{"outlier", []float32{0, 0, 8, 0}, 4, 4},
+		{"two", []float32{1, 1, 1, 3}, math.Sqrt(3), 21. / 9},
+		{"tiny", []float32{0, 0x1p-100, 0, 0}, 0x1p-101, 4},
+		{"zero", make([]float32, 4), 0, 0},
+		{"infinite", []float32{float32(math.Inf(1)), 1, 1, 1}, math.Inf(1), math.NaN()},
 	} {
 		tr := newTrial(t)
 		x := tr.tensor("x", fp8.F32, c.values, 1, 4)
 		codes := tr.program.Temp("codes", fp8.E4M3, 1, 4)
-		codes.Scale = tr.tensor("scale_inv", fp8.F32, []float64{1}, 1)
+		codes.Scale = tr.tensor("scale_inv", fp8.F32, []float32{1}, 1)
 		health := tr.tensor("health", fp8.F32, nil, backend.HealthFields)
 		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: codes}}})
 		tr.program.Add(&backend.CastHealth{X: x, Codes: codes, Out: health})
