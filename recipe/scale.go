@@ -82,7 +82,7 @@ func (g Granularity) Block() (across, along int) { return max(0, g.Across), max(
 type ScaleFormat struct {
 	DType fp8.DType // of the stored scale_inv
 	Rule  fp8.ScaleRule
-	// Outer adds a second factor, in FP32, for the whole tensor, which maps the tensor's
+	// Outer adds an outer scale, in FP32, of the whole tensor, which maps the tensor's
 	// largest scale to the maximum of DType.
 	Outer bool
 }
@@ -129,7 +129,7 @@ func ParseScaleFormat(s string) (ScaleFormat, error) {
 	if strings.HasPrefix(name, "ue") {
 		reason = "; formats without a sign are not supported, except e8m0"
 	}
-	return ScaleFormat{}, fmt.Errorf("unknown scale format %q%s (known: pow2, fp32, e8m0, e8m0:floor, and a floating-point format of up to eight bits, the sign included, that has NaN, such as e4m3, with +fp32 for a second factor per tensor)", s, reason)
+	return ScaleFormat{}, fmt.Errorf("unknown scale format %q%s (known: pow2, fp32, e8m0, e8m0:floor, and a floating-point format of up to eight bits, the sign included, that has NaN, such as e4m3, with +fp32 for an outer scale per tensor)", s, reason)
 }
 
 // ParseScaling is the inverse of String; an empty string is the zero value.

@@ -30,7 +30,7 @@ type ScaleHealth struct {
 	Log2Mean, Log2Std float64 // of log2 of the scale
 	ZeroBlocks        float64 // share of the blocks whose elements are all 0
 	Lowest, Highest   float64 // shares of the stored scale_inv at the bounds of their format: fp8.DType.ScaleRange
-	Outer             float64 // second factor that dequantizes, of the whole tensor; 1 without one
+	Outer             float64 // outer scale_inv, of the whole tensor; 1 without one
 }
 
 // SwiGLUHealth describes the channel of a layer's MLP with the largest activation.

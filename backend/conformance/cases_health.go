@@ -111,7 +111,7 @@ func (s *suite) castHealthSpecials() {
 }
 
 // castHealthFormats adds casts to other formats than FP8, with scales of blocks that
-// underflow and an outer factor.
+// underflow and an outer scale.
 func (s *suite) castHealthFormats() {
 	const rows, cols = 34, 100
 	nvfp4 := scaleFormat{"e4m3", fp8.E4M3, fp8.Quotient}

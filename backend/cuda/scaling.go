@@ -53,7 +53,7 @@ func (b *binder) storedScales(t *backend.Tensor, mode libcuda.ScaleMode) kernels
 
 // scales adds the modes of A and B to a GEMM and, where cuBLASLt wants scales in another
 // layout than the stored one, returns the launch that writes them to scratch memory, and alpha
-// with them if an operand has an outer factor.
+// with them if an operand has an outer scale.
 func (b *binder) scales(o *backend.MatMul, p *gemm) []call {
 	p.a.mode, p.b.mode = scaleModes(o)
 	if p.a.mode == libcuda.PerTensor {

@@ -124,7 +124,7 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 	rms := b.where(b.equal(sums[2], sums[2]), b.mul(unit, b.sqrt(b.mul(sums[2], n))), amax)
 	kurtosis := b.where(b.equal(amax, zero), zero, b.div(b.div(b.div(sums[4], sums[2]), n), sums[2]))
 	log2 := b.mul(b.log(scale), b.constant(1/math.Ln2))
-	// Per-tensor: smallest and largest scale are equal, the spread is 0, and the outer factor 1.
+	// Per-tensor: smallest and largest scale are equal, the spread is 0, and the outer scale 1.
 	is := func(v value, x float32) value { return b.where(b.equal(v, b.constant(x)), one, zero) }
 	lowest, highest := o.Codes.Scale.DType.ScaleRange()
 	b.out(o.Out, b.concat(0, b.mul(sums[0], n), b.mul(sums[1], n), noise, amax, scale, scale, log2, zero,

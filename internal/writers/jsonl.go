@@ -67,7 +67,7 @@ type FP8Stats struct {
 	ZeroBlocks      *Float `json:"zero_blocks,omitempty"`       // share of the blocks
 	ScaleInvLowest  *Float `json:"scale_inv_lowest,omitempty"`  // share of the scales at the smallest scale_inv of their format
 	ScaleInvHighest *Float `json:"scale_inv_highest,omitempty"` // share of the scales at the largest
-	Outer           *Float `json:"outer,omitempty"`             // factor of the whole tensor beside its scale_inv; absent without one
+	Outer           *Float `json:"outer,omitempty"`             // outer scale_inv, of the whole tensor; absent without one
 }
 
 // SwiGLUStats describes the channel of an MLP with the largest activation.
