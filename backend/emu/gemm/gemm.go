@@ -57,7 +57,7 @@ type GEMM struct {
 	pool     *pool.Pool
 	kernel   *Kernel
 	pairs    *PairKernel    // not nil if words of blocks are pairs of BF16, see pairs.go
-	choice   *pairChoice    // not nil if each run chooses between pairs and FP32
+	choice   *pairChoice    // not nil if each run chooses between pairs and FP32: BF16, block scales
 	plan     blocking       // its k counts words
 	integers *IntegerKernel // not nil if words of blocks are integers, see integers.go
 	scales   *runScales     // nil without runs of k: see scale.go
@@ -73,13 +73,14 @@ type GEMM struct {
 // workerState is the state that a worker keeps between the tasks of one run, padded to
 // cache lines of its own.
 type workerState struct {
-	out      tileOut
-	packed   int        // 1 + the first column of the block of B in its scratch; 0: none
-	smallest [2]uint16  // of A and of B, see PairKernel.smallest
-	codes    []uint8    // for two rows of an operand of four bits
-	scales   []float32  // of a row of decoded elements, see scaleDown
-	a, b     magnitudes // of the decoded blocks, if the kernel has multiplyFMA
-	_        [128]byte
+	out         tileOut
+	packed      int            // 1 + the first column of the block of B in its scratch; 0: none
+	smallest    [2]uint16      // of A and of B, see PairKernel.smallest
+	scaleLimits [2]scaleLimits // of A and of B, see scaledChoice
+	codes       []uint8        // for two rows of an operand of four bits
+	scales      []float32      // of a row of decoded elements, see scaleDown
+	a, b        magnitudes     // of the decoded blocks, if the kernel has multiplyFMA
+	_           [128]byte
 }
 
 // New returns out = op(a)·op(b), where op(x) is x or its transpose. It takes any
@@ -131,7 +132,7 @@ func NewWith(kernel *Kernel, p *pool.Pool, a memory.Matrix, transA bool, b memor
 	}
 	g.plan = planBlocks(kernel, g.M, g.N, g.words(g.K), DepthUnit, transA, p.Size())
 	if kernel.Pairs != nil && !codes && pairable(a.DType) && pairable(b.DType) && g.M*g.N >= kernel.Pairs.reuse*(g.M+g.N) {
-		g.choosePairs(kernel.Pairs)
+		g.choosePairs(g.bf16Choice())
 	}
 	g.reserve()
 	return g, nil
