@@ -63,6 +63,7 @@ type GEMM struct {
 	scales   *runScales     // nil without runs of k: see scale.go
 	scaled   *elementScales // nil without scales that multiply elements: see scaled.go
 	fused    *fused         // not nil in the arithmetic of a device model
+	amx      bool           // the arithmetic is that of amx.go
 	task     func(worker, task int)
 
 	accumulated *accumulated // not nil with an accumulator of few bits: see accumulate.go

@@ -11,8 +11,9 @@ import (
 
 // This file multiplies elements by their block scales when they are decoded, where
 // backend.MatMul says so. A·B is then one chain over k, and the kernels are those of
-// per-tensor scales, pairs too (scaled_pairs.go). The products of scaled elements are exact too, unless they leave FP32's
-// range; there only an FMA, which rounds once, gives the bits of the definition.
+// per-tensor scales, pairs (scaled_pairs.go) and AMX (amx.go) too. The products of scaled
+// elements are exact too, unless they leave FP32's range; there only an FMA, which rounds
+// once, gives the bits of the definition.
 
 // elementScales are the block scales of a GEMM whose operands are scaled when decoded.
 type elementScales struct{ a, b memory.BlockScales }
@@ -26,6 +27,9 @@ func scalesElements(da fp8.DType, a memory.BlockScales, db fp8.DType, b memory.B
 // scaleElements lets a and b multiply the operands' elements.
 func (g *GEMM) scaleElements(a, b memory.BlockScales) {
 	g.scaled, g.scales = &elementScales{a, b}, nil
+	if g.amx {
+		return
+	}
 	g.task, g.pairs, g.choice = g.runTask, nil, nil
 	g.plan = planBlocks(g.kernel, g.M, g.N, g.K, DepthUnit, g.transA, g.pool.Size())
 	g.pool.Reserve(g.plan.scratch())
