@@ -10,8 +10,9 @@ import (
 )
 
 // This file computes GEMMs in the arithmetic of AMX, the matrix unit of Intel's server
-// processors since Sapphire Rapids. FP8 and BF16 operands are converted to BF16, exactly.
-// F32 operands are not supported.
+// processors since Sapphire Rapids. Floating-point operands of up to eight bits and BF16 are
+// converted to BF16, exactly. F32 operands are not supported. amx_integers_linux_amd64.go
+// multiplies integers with AMX, as integers.go defines.
 //
 // # Arithmetic
 //
@@ -89,8 +90,10 @@ type amxKernel struct {
 	finish func(acc []float32, t *tileOut)
 }
 
-// AMXMultiplies reports whether AMX's arithmetic multiplies the two formats.
-func AMXMultiplies(a, b fp8.DType) bool { return pairable(a) && pairable(b) }
+// AMXMultiplies reports whether NewAMX multiplies the two formats.
+func AMXMultiplies(a, b fp8.DType) bool {
+	return pairable(a) && pairable(b) || a.IsInteger() && b.IsInteger()
+}
 
 // amxGEMM is a GEMM in AMX's arithmetic.
 type amxGEMM struct {
@@ -112,9 +115,13 @@ type amxStage struct {
 	codes  []uint8 // of an operand of four bits, one in a byte
 }
 
-// NewAMX is New in AMX's arithmetic. It rejects formats that AMXMultiplies excludes. A call of
-// ScaleBlocks with scales that multiply sums changes the arithmetic to that of New.
+// NewAMX is New in AMX's arithmetic. It rejects formats that AMXMultiplies excludes. Sums of
+// integers are exact, as in New. A call of ScaleBlocks with scales that multiply sums changes
+// the arithmetic to that of New.
 func NewAMX(p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
+	if a.DType.IsInteger() && b.DType.IsInteger() {
+		return NewWith(amxIntegerKernel(), p, a, transA, b, transB, out)
+	}
 	return newAMXGemmWith(amxKernels()[0], p, a, transA, b, transB, out)
 }
 
@@ -123,8 +130,8 @@ func newAMXGemmWith(kernel *amxKernel, p *pool.Pool, a memory.Matrix, transA boo
 	if err != nil {
 		return nil, err
 	}
-	if !AMXMultiplies(a.DType, b.DType) {
-		return nil, fmt.Errorf("gemm: A is %s and B is %s: the arithmetic of AMX multiplies floating-point formats that BF16 contains", a.DType, b.DType)
+	if !pairable(a.DType) || !pairable(b.DType) {
+		return nil, fmt.Errorf("gemm: A is %s and B is %s: the arithmetic of AMX multiplies floating-point formats that BF16 contains, or integers", a.DType, b.DType)
 	}
 	x := &amxGEMM{
 		GEMM: g, kernel: kernel, plain: a.DType.IsQuantized() && b.DType.IsQuantized() && a.DType.Smallest()*b.DType.Smallest() >= smallestNormal,

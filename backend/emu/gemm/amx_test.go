@@ -280,7 +280,7 @@ func TestAMXGemmRefuses(t *testing.T) {
 	defer p.Close()
 	a, b, out := newMatrix(fp8.F32, 4, 6, 6), newMatrix(fp8.E4M3, 6, 5, 5), newMatrix(fp8.F32, 4, 5, 5)
 	_, err := NewAMX(p, a, false, b, false, out)
-	require.ErrorContains(t, err, "A is fp32 and B is e4m3: the arithmetic of AMX multiplies floating-point formats that BF16 contains")
+	require.ErrorContains(t, err, "A is fp32 and B is e4m3: the arithmetic of AMX multiplies floating-point formats that BF16 contains, or integers")
 	_, err = NewAMX(p, b, false, b, false, out)
 	require.ErrorContains(t, err, "shapes do not match: 6×5 times 6×5")
 }

@@ -259,7 +259,7 @@ func (g *GEMM) runTask(worker, task int) {
 		tile := acc
 		for i := 0; i < rows; i += p.mc {
 			block := min(p.mc, rows-i)
-			step, stepK := g.decodeA(worker, a, i0+i, l0, block, depth)
+			step, stepK := g.decodeA(worker, a, tmp, i0+i, l0, block, depth)
 			if q := g.integers; q != nil && q.offset != nil && depth > 0 {
 				q.offset(a[:(block-1)*step+(depth-1)*stepK+1])
 			}
@@ -378,8 +378,12 @@ func (g *GEMM) runStream(worker, task int) {
 }
 
 // decodeA decodes rows [i, i+rows) of op(A), words [l, l+depth), in their stored
-// orientation. step is the distance of op(A)'s rows, stepK that of its words.
-func (g *GEMM) decodeA(worker int, dst []float32, i, l, rows, depth int) (step, stepK int) {
+// orientation unless the kernel needs another. step is the distance of op(A)'s rows, stepK
+// that of its words.
+func (g *GEMM) decodeA(worker int, dst, tmp []float32, i, l, rows, depth int) (step, stepK int) {
+	if q := g.integers; q != nil && q.contiguous && g.transA {
+		return g.transposeA(worker, dst, tmp, i, l, rows, depth)
+	}
 	ld := g.plan.lda
 	l, depth = g.elements(l, depth)
 	if g.transA {

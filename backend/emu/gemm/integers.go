@@ -27,8 +27,10 @@ type IntegerKernel struct {
 	Name string
 	size int // integers in a word; the first is in the lowest bits
 
-	// Multiply is Kernel.Multiply for words; k counts words, and c holds I32.
-	Multiply func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
+	// Multiply is Kernel.Multiply for words; k counts words, and c holds I32. If contiguous,
+	// stepK is always 1.
+	Multiply   func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
+	contiguous bool
 
 	// along writes the words of INT8 codes that are neighbours in k, a multiple of 16.
 	along func(dst []float32, codes []uint8)
@@ -133,6 +135,17 @@ func (g *GEMM) decodeIntegers(worker int, dst []float32, step, chunk int, src me
 			q.wordsDown(to, g.kernel.NR, chunk, codes, ld, n, cols)
 		}
 	}
+}
+
+// transposeA is decodeA for a transposed A, with the words of a row of op(A) side by side.
+func (g *GEMM) transposeA(worker int, dst, tmp []float32, i, l, rows, depth int) (step, stepK int) {
+	p, height := &g.plan, g.kernel.TransposeRows
+	for w := 0; w < depth; w += height {
+		from, count := g.elements(l+w, min(height, depth-w))
+		g.decodeIntegers(worker, tmp, p.lda, g.kernel.NR, g.a.Sub(from, i), count, rows, false)
+		g.kernel.Transpose(dst[w:], p.ldt, tmp, p.lda, rows)
+	}
+	return p.ldt, 1
 }
 
 // wordsAlong writes the words of codes that are neighbours in k.
