@@ -212,15 +212,6 @@ func pairOf(upper, lower float32) float32 {
 	return math.Float32frombits(math.Float32bits(upper)&^0xffff | math.Float32bits(lower)>>16)
 }
 
-// code returns the code of an element of up to eight bits.
-func code(m *memory.Matrix, i, j int) uint8 {
-	at := i*m.LD + j
-	if m.DType.Size() == 1 {
-		return m.U8[at]
-	}
-	return m.U8[at/2] >> (at % 2 * 4) & 0xf
-}
-
 func decodePairsGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
 	const nr = 16
 	down, right := 2, 1 // rows and columns of the codes in a word
@@ -234,7 +225,7 @@ func decodePairsGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols
 		if src.DType == fp8.BF16 {
 			return uint32(src.U16[i*src.LD+j])
 		}
-		return uint32(bf16TableOf(src.DType).bf16(code(&src, i, j)))
+		return uint32(bf16TableOf(src.DType).bf16(src.Code(i*src.LD + j)))
 	}
 	for i := range pool.CeilDiv(rows, down) {
 		for j := range pool.CeilDiv(cols, right) {

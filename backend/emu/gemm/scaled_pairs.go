@@ -82,7 +82,7 @@ func blockIsZero(x *memory.Matrix, s *memory.BlockScales, at int) bool {
 	}
 	for i := i0; i < rows; i++ {
 		for j := j0; j < cols; j++ {
-			if !isZero(*x, i*x.LD+j) {
+			if !isZero(x, i*x.LD+j) {
 				return false
 			}
 		}
