@@ -2,7 +2,6 @@ package gemm
 
 import (
 	"fmt"
-	"unsafe"
 
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
@@ -175,12 +174,12 @@ func (x *amxGEMM) runTask(worker, task int) {
 	rows, cols := min(p.mt, x.M-i0), min(p.nt, x.N-j0)
 
 	s := x.pool.Scratch[worker]
-	a, s := words(s[:x.lenA]), s[x.lenA:]
-	b, s := words(s[:x.lenB]), s[x.lenB:]
+	a, s := view[uint16](s[:x.lenA]), s[x.lenA:]
+	b, s := view[uint16](s[:x.lenB]), s[x.lenB:]
 	codes, s := s[:x.lenCodes], s[x.lenCodes:]
 	acc := s[:x.lenAcc]
 	stage := &x.stage[worker]
-	stage.codes = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(codes))), 4*len(codes))
+	stage.codes = view[uint8](codes)
 	plain := x.plain && x.scaled == nil
 
 	out := &x.workers[worker].out
@@ -214,11 +213,6 @@ func (x *amxGEMM) runTask(worker, task int) {
 			}
 		}
 	}
-}
-
-// words returns the memory of x as BF16 values, twice as many.
-func words(x []float32) []uint16 {
-	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x))
 }
 
 // pack packs elements [at, at+n) × [l, l+depth) of an operand into panels; the second
@@ -294,7 +288,7 @@ func (x *amxGEMM) scale(tile []uint16, stage *amxStage, along, right bool, at, l
 		}
 		q += words
 	}
-	x.kernel.scale(unsafe.Slice((*float32)(unsafe.Pointer(&tile[0])), len(scales)), scales)
+	x.kernel.scale(view[float32](tile), scales)
 }
 
 // fill copies a partial block and pads it with zeros.

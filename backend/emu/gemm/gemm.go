@@ -172,6 +172,13 @@ func (g *GEMM) elements(l, depth int) (from, count int) {
 	return n * l, min(n*depth, g.K-n*l)
 }
 
+// view returns the memory of x as elements of another type.
+func view[To, From float32 | int32 | uint16 | uint8](x []From) []To {
+	var from From
+	var to To
+	return unsafe.Slice((*To)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(from))/int(unsafe.Sizeof(to)))
+}
+
 func orient(x memory.Matrix, trans bool) (rows, cols int) {
 	if trans {
 		return x.Cols, x.Rows
@@ -354,7 +361,7 @@ func (g *GEMM) runStream(worker, task int) {
 	left := task * p.nt
 	right := min(g.N, left+p.nt)
 	a, _, tmp, acc := p.carve(g.pool.Scratch[worker])
-	codes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), streamDepth*nr)
+	codes := view[uint8](tmp)[:streamDepth*nr]
 	tile := acc[:streamRows*nr]
 	out := &g.workers[worker].out
 	lda := pool.RoundUp(g.K, nr) + lineFloats
@@ -428,7 +435,7 @@ func (g *GEMM) packB(worker int, dst, tmp []float32, l, j, depth, cols int) {
 func (g *GEMM) gatherB(worker int, dst, tmp []float32, src memory.Matrix, count, cols int) {
 	nr, panel := g.kernel.NR, g.plan.panel
 	codes := memory.Matrix{DType: src.DType, LD: nr}
-	codes.U8 = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), gatherDepth*nr)
+	codes.U8 = view[uint8](tmp)[:gatherDepth*nr]
 	for c := 0; c < cols; c += nr {
 		for l := 0; l < count; l += gatherDepth {
 			n := min(gatherDepth, count-l)

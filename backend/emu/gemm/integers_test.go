@@ -152,7 +152,7 @@ func TestIntegerKernels(t *testing.T) {
 				q.offset(left[:height*k])
 			}
 			c := make([]float32, height*nr)
-			sums := integersOf(c)
+			sums := view[int32](c)
 			for i := range sums {
 				sums[i] = int32(i)
 			}
