@@ -20,7 +20,7 @@ func TestAMXScales(t *testing.T) {
 	r := rand.New(rand.NewPCG(39, 40))
 	elements := []fp8.DType{fp8.E2M1, fp8.E2M3, fp8.E4M3, fp8.E5M2}
 	blocks := []backend.ScaleBlock{{Rows: 1, Cols: 32}, {Rows: 1, Cols: 16}, {Rows: 16, Cols: 16}, {Rows: 3, Cols: 7}, {Rows: 1, Cols: 128}, {Rows: 1}, {Cols: 1}, {}}
-	for _, shape := range [][3]int{{1, 1, 1}, {17, 33, 33}, {40, 70, 131}, {5, 35, 1100}} {
+	for _, shape := range [][3]int{{1, 1, 1}, {3, 20, 20}, {17, 33, 33}, {40, 70, 131}, {5, 35, 1100}} {
 		for _, scales := range []fp8.DType{fp8.E8M0, fp8.E4M3} {
 			for trans := range 8 {
 				c := gemmCase{
@@ -36,6 +36,9 @@ func TestAMXScales(t *testing.T) {
 					for i := range s.Codes {
 						if trans >= 4 && scales == fp8.E8M0 {
 							s.Codes[i] = uint8(r.IntN(8) + []int{0, 60, 185, 247}[r.IntN(4)])
+						}
+						if trans >= 4 && i == len(s.Codes)/2 && len(s.Codes) > 1 { // NaN
+							s.Codes[i] = uint8(scales.Nearest(float32(math.NaN()), fp8.Saturate))
 						}
 					}
 					return s

@@ -135,7 +135,7 @@ func (g *GEMM) decodeIntegers(worker int, dst []float32, step, chunk int, src me
 func (g *GEMM) transposeA(worker int, dst, tmp []float32, i, l, rows, depth int) (step, stepK int) {
 	p, height := &g.plan, g.kernel.TransposeRows
 	for w := 0; w < depth; w += height {
-		from, count := g.elements(l+w, min(height, depth-w))
+		from, count := g.elements(l+w, height)
 		g.decodeIntegers(worker, tmp, p.lda, g.kernel.NR, g.a.Sub(from, i), count, rows, false)
 		g.kernel.Transpose(dst[w:], p.ldt, tmp, p.lda, rows)
 	}
