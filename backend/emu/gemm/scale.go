@@ -107,7 +107,7 @@ func neutralZeros(scales []float32, x memory.Matrix, l, width int, trans bool) {
 	for i, f := range scales {
 		zeros := f == 0x1p-127
 		for r := 0; zeros && r < width; r++ {
-			zeros = isZero(x, i*next+(l+r)*step)
+			zeros = isZero(&x, i*next+(l+r)*step)
 		}
 		if zeros {
 			scales[i] = 1
