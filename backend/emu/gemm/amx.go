@@ -274,19 +274,19 @@ func (x *amxGEMM) scale(tile []uint16, stage *amxStage, along, right bool, at, l
 	}
 	scales := stage.scales[:]
 	clear(scales)
-	step, next := amxWidth, 1 // from one row, or column, of the operand to the next; from one pair to the next
-	if right {
-		step, next = next, step
-	}
+	var row [amxWidth]float32 // one word for each row, or column, of the operand
 	for q := 0; 2*q < depth; {
 		words, second := sameWords(alongK(*s, !along), l+2*q, depth-2*q)
-		for i := range n {
-			word := scaleWord(s, at+i, second, l+2*q, !along)
-			for w := range words {
-				scales[i*step+(q+w)*next] = word
+		pairScales(row[:n], s, at, second, l+2*q, !along)
+		for end := q + words; q < end; q++ {
+			if right {
+				copy(scales[q*amxWidth:], row[:n])
+				continue
+			}
+			for i, word := range row[:n] {
+				scales[i*amxWidth+q] = word
 			}
 		}
-		q += words
 	}
 	x.kernel.scale(view[float32](tile), scales)
 }

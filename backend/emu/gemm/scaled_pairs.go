@@ -93,12 +93,13 @@ func blockIsZero(x *memory.Matrix, s *memory.BlockScales, at int) bool {
 // scalePairsAlong is scaleAlong for words.
 func (g *GEMM) scalePairsAlong(worker int, dst []float32, step int, s *memory.BlockScales, i, l, rows, depth int) {
 	scales := g.workers[worker].scales[:g.words(depth)]
+	var word [1]float32
 	for r := range rows {
 		for at := 0; at < len(scales); {
 			n, second := sameWords(s.Cols, l+2*at, depth-2*at)
-			word := scaleWord(s, i+r, l+2*at, second, false)
+			pairScales(word[:], s, i+r, l+2*at, second, false)
 			for end := at + n; at < end; at++ {
-				scales[at] = word
+				scales[at] = word[0]
 			}
 		}
 		g.pairs.scale(dst[r*step:][:len(scales)], scales)
@@ -109,29 +110,24 @@ func (g *GEMM) scalePairsAlong(worker int, dst []float32, step int, s *memory.Bl
 func (g *GEMM) scalePairsDown(scales, dst []float32, step int, s *memory.BlockScales, trans bool, i, l, depth int) {
 	for at := 0; 2*at < depth; {
 		n, second := sameWords(alongK(*s, trans), l+2*at, depth-2*at)
-		for j := range scales {
-			scales[j] = scaleWord(s, i+j, l+2*at, second, trans)
-		}
+		pairScales(scales, s, i, l+2*at, second, trans)
 		for end := at + n; at < end; at++ {
 			g.pairs.scale(dst[at*step:][:len(scales)], scales)
 		}
 	}
 }
 
-// scaleWord returns the word of an operand's scales at upper and lower of k, in row i, or in
-// column i if trans.
-func scaleWord(s *memory.BlockScales, i, upper, lower int, trans bool) float32 {
-	element := func(l int) float32 {
-		if trans {
-			return s.Element(l, i)
+// pairScales writes words of the scales at upper and lower of k, of the operand's rows from
+// row i on, or of its columns if trans.
+func pairScales(dst []float32, s *memory.BlockScales, i, upper, lower int, trans bool) {
+	expandScales(dst, s, i, upper, trans)
+	for r, x := range dst {
+		y := x
+		if lower != upper {
+			y = s.Block(scaleIndex(s, i+r, lower, trans))
 		}
-		return s.Element(i, l)
+		dst[r] = pairOf(x, y)
 	}
-	x := element(upper)
-	if lower == upper {
-		return pairOf(x, x)
-	}
-	return pairOf(x, element(lower))
 }
 
 // sameWords returns the number of words, of depth elements of k from l on, that have the
