@@ -210,7 +210,7 @@ func TestGemm(t *testing.T) {
 	for want, args := range map[string][]string{
 		"give two files, or none":                                     {a},
 		"--explain prints text: omit --json":                          {a, b, "--backend", "emu:h100", "--explain", "0,0", "--json"},
-		"expected two of up to eight bits":                            {"--formats", "e4m3"},
+		"expected formats of up to eight bits":                        {"--formats", "bf16"},
 		"not of the form MxNxK":                                       {"--shape", "3x3"},
 		"the result has 2 rows and 1 columns":                         {a, b, "--explain", "0,1"},
 		"expected a row and a column":                                 {a, b, "--explain", "x"},
