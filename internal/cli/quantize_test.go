@@ -94,20 +94,20 @@ scale_inv  2^0
 	require.Equal(t, 1, strings.Count(out, "amax 3"))
 
 	for want, args := range map[string][]string{
-		"missing flags: --format":                   {w},
-		"--format bf16: expected a format of up to": {w, "--format", "bf16"},
-		`--format: unknown number format "e9m9"`:    {w, "--format", "e9m9"},
-		`--granularity: unknown granularity "3"`:    {w, "--format", "e4m3", "--granularity", "3"},
-		"--granularity: it is empty":                {w, "--format", "e4m3", "--granularity", ""},
-		"--scale: unknown scale format":             {w, "--format", "e4m3", "--scale", "e9"},
-		"--rounding: unknown rounding":              {w, "--format", "e4m3", "--rounding", "up"},
-		"is a format of block scales":               {w, "--format", "e4m3", "--scale", "e8m0"},
-		"name ends in .npy or .safetensors":         {"w.txt", "--format", "e4m3"},
-		"--out: q.bin: expected":                    {w, "--format", "e4m3", "--out", "q.bin"},
-		"none.npy: no such file":                    {"none.npy", "--format", "e4m3"},
-		"matches c":                                 {two, "--format", "e4m3", "--tensor", "c"},
-		"several matrices, a .npy file holds one":   {two, "--format", "e4m3", "--out", filepath.Join(dir, "x.npy")},
-		"odd: rows of 3 elements: a byte holds two codes of e2m1":       {npyFile(t, filepath.Join(dir, "odd.npy"), 2, 3), "--format", "e2m1"},
+		"missing flags: --format":                                 {w},
+		"--format bf16: expected a format of up to":               {w, "--format", "bf16"},
+		`--format: unknown number format "e9m9"`:                  {w, "--format", "e9m9"},
+		`--granularity: unknown granularity "3"`:                  {w, "--format", "e4m3", "--granularity", "3"},
+		"--granularity: it is empty":                              {w, "--format", "e4m3", "--granularity", ""},
+		"--scale: unknown scale format":                           {w, "--format", "e4m3", "--scale", "e9"},
+		"--rounding: unknown rounding":                            {w, "--format", "e4m3", "--rounding", "up"},
+		"is a format of block scales":                             {w, "--format", "e4m3", "--scale", "e8m0"},
+		"name ends in .npy or .safetensors":                       {"w.txt", "--format", "e4m3"},
+		"--out: q.bin: expected":                                  {w, "--format", "e4m3", "--out", "q.bin"},
+		"none.npy: no such file":                                  {"none.npy", "--format", "e4m3"},
+		"matches c":                                               {two, "--format", "e4m3", "--tensor", "c"},
+		"several matrices, a .npy file holds one":                 {two, "--format", "e4m3", "--out", filepath.Join(dir, "x.npy")},
+		"odd: rows of 3 elements: a byte holds two codes of e2m1": {npyFile(t, filepath.Join(dir, "odd.npy"), 2, 3), "--format", "e2m1"},
 	} {
 		status, stdout, stderr := octet(append([]string{"quantize"}, args...)...)
 		require.Equal(t, exitInput, status, want)

@@ -182,8 +182,16 @@ func valuesOf(r *Result) []float64 {
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	for i, c := range [][3]string{
-		{"e2m1", "1x16", "e4m3+fp32"}, {"e2m1", "16x16", "e4m3+fp32"}, {"e4m3", "tensor", "fp32"}, {"e5m2", "row", "pow2"},
-		{"e3m2", "1x32", "e8m0"}, {"e2m3", "1x32", "e8m0"}, {"int8", "row", "fp32"}, {"int4", "1x32", "fp32"}, {"e3m4", "tensor", "pow2"}, {"e4m3fnuz", "tensor", "pow2"},
+		{"e2m1", "1x16", "e4m3+fp32"},
+		{"e2m1", "16x16", "e4m3+fp32"},
+		{"e4m3", "tensor", "fp32"},
+		{"e5m2", "row", "pow2"},
+		{"e3m2", "1x32", "e8m0"},
+		{"e2m3", "1x32", "e8m0"},
+		{"int8", "row", "fp32"},
+		{"int4", "1x32", "fp32"},
+		{"e3m4", "tensor", "pow2"},
+		{"e4m3fnuz", "tensor", "pow2"},
 	} {
 		r, err := Cast(t.Context(), open(t, "emu"), normal(32, 64), describe(t, c[0], c[1], c[2], "nearest"), 1)
 		require.NoError(t, err)
