@@ -65,6 +65,7 @@ type Memory interface {
 // Spec describes a device to programs, recipes and planners.
 type Spec struct {
 	Backend string // name of its Driver: "emu"
+	Model   string // the device that an emulating backend models: "h100" of "emu:h100"; empty for others
 	Device  string // "2 threads, AVX-512"
 	Hint    string // advice for the user of this device, may be empty
 	// Arithmetic names what decides the last bits of results besides Backend and its
@@ -78,6 +79,12 @@ type Spec struct {
 	// (fp8.Multiplies). On NVIDIA devices these are cuBLASLt's pairs; tensor cores also
 	// multiply E5M2 by E5M2.
 	Pairs [][2]fp8.Encoding
+	// Library lists the operands of up to eight bits that the GEMM library of the device
+	// Model multiplies, which may be fewer than Pairs; nil without a model.
+	Library [][2]fp8.Encoding
+	// IntegerBits is the width of the register in which GEMMs add up integers, whose sums
+	// may overflow it; 0: sums are exact.
+	IntegerBits int
 	// F16 says that ops compute on F16 without a scale, whose casts overflow to infinity.
 	// Devices without it take F16 as the X of Quantize, Amax and CastHealth alone.
 	F16 bool
@@ -316,6 +323,17 @@ func (s Spec) Name() string {
 	return s.Backend + ", " + s.Arithmetic
 }
 
+// DeviceName names the device in messages: "emu:h100", "cuda (compute capability 9.0)".
+func (s Spec) DeviceName() string {
+	switch {
+	case s.Model != "":
+		return s.Backend + ":" + s.Model
+	case s.HostMemory || s.Device == "":
+		return s.Backend
+	}
+	return fmt.Sprintf("%s (%s)", s.Backend, s.Device)
+}
+
 // checkF16 returns an error if a program needs ops on unscaled F16 that the device has not.
 func (s *Spec) checkF16(p *Program) error {
 	if s.F16 {
@@ -339,7 +357,7 @@ func (s *Spec) checkF16(p *Program) error {
 			t := o.Tensor
 			if t.DType == fp8.F16 && t.Scale == nil && !slices.Contains(scaled, t) && (reads || o.Access != In) {
 				return fmt.Errorf("backend %s: %w: %s of %T is %s without a scale, and this backend has no FP16 activations and gradients; use bf16, or backend emu",
-					s.Backend, ErrUnsupported, o.Field, n.Op, t)
+					s.DeviceName(), ErrUnsupported, o.Field, n.Op, t)
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"octet/fp8"
 )
 
-// Values reads an operand and applies its scale and outer factor, as the equations of ops
+// Values reads an operand and applies its scale and outer scale, as the equations of ops
 // do. Integers have no scale.
 func Values(m Memory, t *Tensor) ([]float64, error) {
 	raw, err := m.Read(t)

@@ -170,7 +170,7 @@ func (c Cast) checkBlocks(k *checker) {
 	k.that(c.Out.Block.Rows >= 0 && c.Out.Block.Cols >= 0, "Out is %s with blocks of %s, expected sizes of 0 (the whole extent) or more", c.Out, c.Out.Block)
 	k.that(c.ScaleInv != nil && c.ScaleInv == c.Out.Scale, "ScaleInv must be the scale of Out, %s, which has blocks of %s", c.Out, c.Out.Block)
 	k.that(c.Amax == nil, "Out is %s with blocks of %s, whose scales come from its elements: Amax must be nil", c.Out, c.Out.Block)
-	k.that((c.Scale == nil) == (c.Out.Outer == nil), "Out is %s with blocks of %s: Scale belongs to an outer factor; give both or neither", c.Out, c.Out.Block)
+	k.that((c.Scale == nil) == (c.Out.Outer == nil), "Out is %s with blocks of %s: Scale belongs to an outer scale; give both or neither", c.Out, c.Out.Block)
 	if c.ScaleInv == nil {
 		return
 	}
@@ -181,7 +181,7 @@ func (c Cast) checkBlocks(k *checker) {
 	} else {
 		k.that(c.Limit == 0, "Limit belongs to scales in fp32, ScaleInv is %s", c.ScaleInv)
 	}
-	k.that(c.Out.Outer == nil || c.Rule == fp8.Quotient, "Out is %s with an outer factor, but ScaleInv is %s: its range needs none", c.Out, c.ScaleInv)
+	k.that(c.Out.Outer == nil || c.Rule == fp8.Quotient, "Out is %s with an outer scale, but ScaleInv is %s: its range needs none", c.Out, c.ScaleInv)
 }
 
 // checker keeps the first error of an op's check.

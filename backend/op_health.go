@@ -16,6 +16,8 @@ const (
 	HealthLowestScales            // share of scales at or below the lowest of fp8.DType.ScaleRange
 	HealthHighestScales           // share of scales at the highest
 	HealthOuter                   // Codes.Outer, 1 without one
+	HealthRMS                     // root of the mean of x²
+	HealthKurtosis                // mean of x⁴ / (mean of x²)²: 3 for normal numbers, 1 if all |x| are equal, 0 if all x are 0
 	HealthFields                  // the number of fields
 )
 
@@ -26,7 +28,7 @@ const (
 // the logarithms leave out scales of 0, which HealthLowestScales counts. If all are 0,
 // these four statistics are 0.
 //
-// An X that is not finite makes HealthNoise NaN; a NaN in X counts neither as
+// An X that is not finite makes HealthNoise and HealthKurtosis NaN; a NaN in X counts neither as
 // saturated nor as flushed. A scale that is NaN makes all four statistics of the
 // scales NaN.
 //

@@ -184,9 +184,9 @@ func TestShapeErrors(t *testing.T) {
 		{"ScaleInv, Out.Outer, Limit and Rule belong to block scales, Out is t2:e4m3[2, 3] with one scale", func(m *maker) backend.Op {
 			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.q(2, 3), Limit: 448}}}
 		}},
-		{"Scale belongs to an outer factor; give both or neither", spoiled(func(m *maker, c *backend.Cast) { c.Scale = m.f(1) })},
-		{"Scale belongs to an outer factor; give both or neither", spoiled(func(m *maker, c *backend.Cast) { c.Out.Outer = m.f(1) })},
-		{"Out is t2:e4m3[2, 3] with an outer factor, but ScaleInv is t3:fp32[2, 1]: its range needs none", spoiled(func(m *maker, c *backend.Cast) {
+		{"Scale belongs to an outer scale; give both or neither", spoiled(func(m *maker, c *backend.Cast) { c.Scale = m.f(1) })},
+		{"Scale belongs to an outer scale; give both or neither", spoiled(func(m *maker, c *backend.Cast) { c.Out.Outer = m.f(1) })},
+		{"Out is t2:e4m3[2, 3] with an outer scale, but ScaleInv is t3:fp32[2, 1]: its range needs none", spoiled(func(m *maker, c *backend.Cast) {
 			c.Scale, c.Out.Outer = m.f(1), m.f(1)
 		})},
 		{"the scale t4:e2m1[2, 2] of t2:e4m3[2, 3] must have 2 elements", spoiled(func(m *maker, c *backend.Cast) {

@@ -79,8 +79,8 @@ type Tensor struct {
 
 	// Scale holds the scale_inv of each block, which dequantizes: value = code × Scale. It
 	// is F32, E8M0 or another format of up to eight bits that has NaN. Any tensor may have
-	// one; a tensor in a quantized format must. Outer, F32 [1], is a second factor of
-	// all values: value = code × Scale × Outer.
+	// one; a tensor in a quantized format must. Outer, F32 [1], is the scale_inv of
+	// the whole tensor beside them: value = code × Scale × Outer.
 	Scale *Tensor
 	Block ScaleBlock
 	Outer *Tensor
@@ -253,7 +253,7 @@ func (t *Tensor) validateScale() error {
 		return fmt.Errorf("the scale %s of %s must be fp32, e8m0 or another format of five to eight bits that has NaN, such as e4m3", t.Scale, t)
 	}
 	if t.Outer != nil && (t.Outer.DType != fp8.F32 || t.Outer.Elems() != 1) {
-		return fmt.Errorf("the outer factor %s of %s must be fp32[1]", t.Outer, t)
+		return fmt.Errorf("the outer scale %s of %s must be fp32[1]", t.Outer, t)
 	}
 	return nil
 }

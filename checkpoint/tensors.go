@@ -43,20 +43,16 @@ const (
 	e4m3MaxOCP  = "448"
 )
 
-// formatKey is the prefix of a metadata key that ends in a tensor's name. Its value is the
-// tensor's format, if safetensors has no dtype for it; the dtype is then U8.
-const formatKey = "format."
-
 // storedDType returns the format of a tensor, given its safetensors dtype and the file's
 // metadata.
 func storedDType(tensor, dtype string, metadata map[string]string) (fp8.DType, error) {
-	if name, ok := metadata[formatKey+tensor]; ok && dtype == "U8" {
+	if name, ok := metadata[safetensors.FormatKey+tensor]; ok && dtype == "U8" {
 		d, err := fp8.ParseDType(name)
 		if err == nil && d.Size() != 1 {
 			err = fmt.Errorf("%s does not have one byte for each element", d)
 		}
 		if err != nil {
-			return fp8.Invalid, fmt.Errorf("metadata %s%s: %w", formatKey, tensor, err)
+			return fp8.Invalid, fmt.Errorf("metadata %s%s: %w", safetensors.FormatKey, tensor, err)
 		}
 		return d, nil
 	}
@@ -100,7 +96,7 @@ func writeTensors(w io.Writer, tensors []Tensor) error {
 			e4m3[1], dtype = t.Name, fp8.E4M3.Format().File
 			metadata[e4m3MaxKey] = e4m3MaxIEEE
 		case dtype == "" && t.DType.Size() == 1:
-			dtype, metadata[formatKey+t.Name] = "U8", t.DType.String()
+			dtype, metadata[safetensors.FormatKey+t.Name] = "U8", t.DType.String()
 		case dtype == "":
 			return fmt.Errorf("tensor %s: cannot store format %v", t.Name, t.DType)
 		}

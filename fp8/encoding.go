@@ -13,7 +13,7 @@ type Encoding struct {
 	// the whole extent, so the zero values are per-tensor scales.
 	Across, Along int
 	Scale         DType // of the scales; Invalid in a format without scales
-	Outer         bool  // an FP32 factor for the whole tensor, beside the scales
+	Outer         bool  // an FP32 scale of the whole tensor, beside the others
 }
 
 // String returns "bf16", "e4m3 tensor fp32" or "e2m1 1x16 e4m3+fp32".

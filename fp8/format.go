@@ -298,7 +298,7 @@ var grammar = regexp.MustCompile(`^e([1-8])m([1-7])(?:b([0-9]+))?(fin|fn|ieee|fn
 // of up to eight bits, the sign included, has codes of its own; a larger one rounds values
 // of BF16, which must contain it (e8m5). Two names of one format give the same DType.
 //
-// ParseDType also accepts "f32" and "f16".
+// ParseDType also accepts "f32" and "f16". The error for an unknown name suggests a known one.
 func ParseDType(s string) (DType, error) {
 	name := strings.ToLower(s)
 	if name == "f32" || name == "f16" {
@@ -311,8 +311,7 @@ func ParseDType(s string) (DType, error) {
 	}
 	m := grammar.FindStringSubmatch(name)
 	if m == nil {
-		return Invalid, fmt.Errorf("unknown number format %q (known: fp32, bf16, fp16, e4m3, e4m3ieee, e5m2, e2m1, e2m3, e3m2, int8, int4, e8m0, "+
-			"and e<exponent bits>m<mantissa bits> with an optional b<bias> and fin, fn, ieee, fnuz or p3109)", s)
+		return Invalid, unknown(s, name)
 	}
 	f, err := parametric(m)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,7 +35,13 @@ func TestParseDType(t *testing.T) {
 	require.ErrorContains(t, err, "unknown number format")
 	for name, want := range map[string]string{
 		"e4":         `unknown number format "e4"`,
-		"e9m1":       `unknown number format "e9m1"`,
+		"e9m1":       `unknown number format "e9m1"; did you mean e2m1? (known: fp32, bf16, fp16, e4m3, e4m3ieee, e5m2, e8m0, e2m1, e2m3, e3m2, int8, int4, and e<1 to 8 bits of exponent>m<1 to 7 of mantissa>, with an optional b<bias, at most 64> and fin,`,
+		"FP4":        `unknown number format "FP4"; use e2m1 (known: `,
+		"nvfp4":      "; use e2m1, or recipe nvfp4 (",
+		"e3m0":       "; a format needs a bit of mantissa",
+		"ue5m3":      "; formats without a sign are not supported, except e8m0",
+		"ue4m3":      "; use e4m3, whose codes without a sign are the same (",
+		"int7":       "; did you mean int8? (",
 		"e4m3x":      `unknown number format "e4m3x"`,
 		"e1m3ieee":   "ieee reserves the larger of two exponents",
 		"e1m7":       "infinity takes the larger of two exponents",
@@ -46,6 +53,21 @@ func TestParseDType(t *testing.T) {
 		_, err := ParseDType(name)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// The formats that errors suggest for other libraries' names exist.
+func TestOtherNames(t *testing.T) {
+	for name, text := range otherNames {
+		_, err := ParseDType(name)
+		require.ErrorContains(t, err, "; use "+text+" (known")
+		first, _, _ := strings.Cut(text, ",")
+		for d := range strings.SplitSeq(first, " or ") {
+			require.Equal(t, d, parsed(d).String())
+		}
+	}
+	// ml_dtypes' names of formats with codes of their own differ in the part before _ alone.
+	require.Equal(t, float32(448), parsed(otherNames["float8_e4m3fn"]).Max())
+	require.Equal(t, float32(240), parsed(otherNames["float8_e4m3"]).Max())
 }
 
 func TestFormat(t *testing.T) {

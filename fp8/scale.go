@@ -86,8 +86,8 @@ type BlockScale struct {
 	Rule     ScaleRule
 	Limit    float32 // of F32: the magnitude that an amax is scaled to
 	// Outer multiplies all elements of the tensor before they are scaled by block, for
-	// Quotient: see OuterScale. Its inverse, rounded to float32, is the second factor
-	// that dequantizes. 1 without one.
+	// Quotient: see OuterScale. Its inverse, rounded to float32, is the outer
+	// scale_inv. 1 without one.
 	Outer float32
 }
 

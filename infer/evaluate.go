@@ -23,11 +23,21 @@ type Evaluator struct {
 	program               backend.Executable
 	tokens, targets, loss *backend.Tensor
 	batch, seq            int
+	ids, next             []int32 // of a batch: tokens and targets
+	// Calibrated is the number of tokens from which the scales were measured; 0 if they
+	// were saved with the weights, or the recipe needs none.
+	Calibrated int64
 }
 
-// NewEvaluator loads a model on a device and casts its weights. The error is about the
-// model, the recipe, the weights or the device.
-func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int) (*Evaluator, error) {
+// calibrationBatches is the number of batches from which scales are measured, as many as the
+// updates from whose amaxes evaluation takes current scales.
+const calibrationBatches = 16
+
+// NewEvaluator loads a model on a device and casts its weights. If w lacks scales that the
+// recipe needs, as after a run with another recipe, NewEvaluator measures all of them in up
+// to 16 batches, spread evenly over the tokens of calibration; if that is nil, the error
+// wraps ErrNoScales. Other errors are about the model, the recipe, the weights or the device.
+func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int, calibration data.Tokens) (*Evaluator, error) {
 	s, err := newSession(c, r, dev.Spec())
 	if err != nil {
 		return nil, err
@@ -35,19 +45,79 @@ func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 	s.dev = dev
 	n := batch * seq
 	e := &Evaluator{
-		session: s, batch: batch, seq: seq,
+		session: s, batch: batch, seq: seq, ids: make([]int32, n), next: make([]int32, n),
 		tokens:  s.vars.Tensor(backend.Input, "tokens", fp8.I32, n),
 		targets: s.vars.Tensor(backend.Input, "targets", fp8.I32, n),
 		loss:    s.vars.Tensor(backend.Output, "loss", fp8.F32, 1),
 	}
 	p := s.pass("eval", batch, seq)
 	p.Add(&backend.Sum{X: s.model.Loss(p, e.tokens, e.targets), Out: e.loss})
-	loaded, err := s.start(ctx, w, p.Program)
+	scales, err := s.scales(w)
+	if !errors.Is(err, ErrNoScales) {
+		calibration = nil
+	}
+	if err != nil && calibration == nil {
+		return nil, err
+	}
+	programs := []*backend.Program{p.Program}
+	if calibration != nil {
+		programs = append(programs, e.recordCalibrate())
+	}
+	loaded, err := s.prepare(ctx, w, scales, programs...)
 	if err != nil {
 		return nil, err
 	}
 	e.program = loaded[0]
-	return e, nil
+	if calibration != nil {
+		if err := e.calibrate(ctx, loaded[1], calibration); err != nil {
+			return nil, err
+		}
+	}
+	return e, loaded[len(programs)].Run(ctx)
+}
+
+// recordCalibrate records a forward with current scales, whose amaxes become the newest row
+// of the histories, and the scales that follow from these.
+func (e *Evaluator) recordCalibrate() *backend.Program {
+	p := e.model.Pass(e.vars.Program("calibrate"), nn.Calibrate, nn.Shape{Batch: e.batch, Seq: e.seq, Control: e.control})
+	e.model.ClearMaxima(p)
+	e.model.CastWeights(p)
+	p.Add(&backend.Sum{X: e.model.Loss(p, e.tokens, e.targets), Out: e.loss})
+	e.model.UpdateScales(p.Program, nil)
+	return p.Program
+}
+
+// calibrate runs the program of recordCalibrate on batches of the stream.
+func (e *Evaluator) calibrate(ctx context.Context, program backend.Executable, stream data.Tokens) error {
+	sweep, err := data.NewSweep(stream, e.seq)
+	if err != nil {
+		return err
+	}
+	all := max(1, sweep.Targets()/int64(len(e.ids))) // without padding
+	batches := min(all, calibrationBatches)
+	for i := range batches {
+		n, err := e.feed(sweep, i*all/batches*int64(e.batch))
+		if err != nil {
+			return err
+		}
+		if err := program.Run(ctx); err != nil {
+			return err
+		}
+		e.Calibrated += int64(n)
+	}
+	return nil
+}
+
+// feed writes the batch of windows from index first on, and returns its number of targets.
+func (e *Evaluator) feed(sweep *data.Sweep, first int64) (targets int, err error) {
+	targets, err = sweep.Batch(first, e.ids, e.next)
+	if err == nil {
+		err = e.writeInts(e.tokens, e.ids)
+	}
+	if err == nil {
+		err = e.writeInts(e.targets, e.next)
+	}
+	return targets, err
 }
 
 // Evaluate returns the mean cross-entropy of a stream in nats per token; every token but
@@ -59,17 +129,10 @@ func (e *Evaluator) Evaluate(ctx context.Context, stream data.Tokens, report fun
 	if err != nil {
 		return 0, err
 	}
-	ids, next := make([]int32, e.batch*e.seq), make([]int32, e.batch*e.seq)
 	total, done := 0.0, int64(0)
 	for first := int64(0); first < sweep.Rows(); first += int64(e.batch) {
-		n, err := sweep.Batch(first, ids, next)
+		n, err := e.feed(sweep, first)
 		if err != nil {
-			return 0, err
-		}
-		if err := e.writeInts(e.tokens, ids); err != nil {
-			return 0, err
-		}
-		if err := e.writeInts(e.targets, next); err != nil {
 			return 0, err
 		}
 		if err := e.program.Run(ctx); err != nil {

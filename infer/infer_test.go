@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,7 @@ import (
 	"octet/checkpoint"
 	"octet/data"
 	"octet/infer"
+	"octet/nn"
 	"octet/recipe"
 	"octet/train"
 )
@@ -78,7 +80,7 @@ func open(t *testing.T, name string) backend.Backend {
 
 func evaluate(t *testing.T, m trained, r recipe.Recipe, w infer.Weights, dev backend.Backend, stream data.Tokens, batch, seq int) (float64, error) {
 	t.Helper()
-	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), r, w, dev, batch, seq)
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), r, w, dev, batch, seq, nil)
 	require.NoError(t, err)
 	return e.Evaluate(t.Context(), stream, nil)
 }
@@ -130,6 +132,65 @@ func TestBareWeightsHaveNoScales(t *testing.T) {
 	loss, err := evaluate(t, m, m.recipe, bare, device(t), m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
 	require.NoError(t, err)
 	require.Equal(t, m.valLoss, loss)
+}
+
+// shifted has the outputs of two norms times 2^-16, and the weights that multiply them times
+// 2^16: the same model, whose activations underflow in FP8 without their scale.
+type shifted struct{ infer.Weights }
+
+func (w shifted) Param(name string) ([]float32, error) {
+	x, err := w.Weights.Param(name)
+	by := float32(1)
+	switch parts := strings.Split(name, "."); parts[len(parts)-2] {
+	case "input_layernorm", "post_attention_layernorm":
+		by = 0x1p-16
+	case "q_proj", "k_proj", "v_proj", "up_proj", "gate_proj":
+		by = 0x1p16
+	}
+	for i := range x {
+		x[i] *= by
+	}
+	return x, err
+}
+
+// Without saved scales they are measured in other tokens. Powers of two in the model leave
+// every bit of the loss as it is.
+func TestCalibration(t *testing.T) {
+	m := trainSmall(t, "bf16")
+	long := append(slices.Clone(m.val), m.val...)
+	long = append(long, long...)
+	for _, name := range []string{
+		"nvfp4-plain", "fp8-current", "te-current", "fp8-delayed", "fp8-head", "int8-switchback", "torchao-row-gw-hp",
+		"fp8-smooth", "fp8-smooth-token", "fp8-paper", "smooth-late-weight",
+	} {
+		r, err := recipe.Lookup(name)
+		require.NoError(t, err)
+		c := m.config.ModelConfig()
+		if r.Smooth.On() {
+			c.Activation = nn.SmoothSwiGLU
+		}
+		lossOf := func(w infer.Weights, calibration data.Tokens) (float64, int64) {
+			e, err := infer.NewEvaluator(t.Context(), c, r, w, device(t), 4, 32, calibration)
+			require.NoError(t, err, name)
+			loss, err := e.Evaluate(t.Context(), m.val, nil)
+			require.NoError(t, err, name)
+			return loss, e.Calibrated
+		}
+		loss, tokens := lossOf(m.weights, long)
+		require.InEpsilon(t, m.valLoss, loss, 0.05, name)
+		require.EqualValues(t, 16*4*32, tokens, "16 batches, no more of %d tokens", len(long))
+		again, tokens := lossOf(shifted{m.weights}, long[:4*32+1])
+		first, _ := lossOf(m.weights, long[:4*32+1])
+		require.Equal(t, first, again, name)
+		require.EqualValues(t, 4*32, tokens)
+
+		_, err = infer.NewEvaluator(t.Context(), c, r, m.weights, device(t), 4, 32, nil)
+		require.ErrorIs(t, err, infer.ErrNoScales)
+	}
+	m = trainSmall(t, "fp8-current")
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), 4, 32, m.val)
+	require.NoError(t, err)
+	require.Zero(t, e.Calibrated, "saved scales come first")
 }
 
 // unreadable returns a read error for scales.
@@ -276,7 +337,7 @@ func TestGenerateFromDamagedWeights(t *testing.T) {
 // The last report has the returned mean.
 func TestEvaluateReports(t *testing.T) {
 	m := trainSmall(t, "bf16")
-	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), 4, 32)
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), 4, 32, nil)
 	require.NoError(t, err)
 	var at []int64
 	var mean float64
@@ -296,7 +357,7 @@ func (mute) Read(*backend.Tensor, []byte) error { return backend.ErrDeviceLost }
 
 func TestEvaluateReportsTheDevice(t *testing.T) {
 	m := trainSmall(t, "bf16")
-	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, mute{device(t)}, 4, 32)
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, mute{device(t)}, 4, 32, nil)
 	require.NoError(t, err)
 	_, err = e.Evaluate(t.Context(), m.val, nil)
 	require.ErrorIs(t, err, backend.ErrDeviceLost)
@@ -332,7 +393,7 @@ func TestFitsIsCalledFirst(t *testing.T) {
 	ctx, config := t.Context(), m.config.ModelConfig()
 	for i, start := range []func(dev backend.Backend, n int) error{
 		func(dev backend.Backend, n int) error {
-			_, err := infer.NewEvaluator(ctx, config, m.recipe, m.weights, dev, n, 32)
+			_, err := infer.NewEvaluator(ctx, config, m.recipe, m.weights, dev, n, 32, nil)
 			return err
 		},
 		func(dev backend.Backend, n int) error {

@@ -47,7 +47,7 @@ func newSession(c nn.Config, r recipe.Recipe, spec backend.Spec) (*session, erro
 	if err != nil {
 		return nil, err
 	}
-	r, _, err = r.For(spec.E4M3, spec.Pairs, layers)
+	r, _, err = nn.RecipeFor(spec, r, layers)
 	if err != nil {
 		return nil, err
 	}
@@ -64,11 +64,26 @@ func (s *session) pass(name string, batch, seq int) *nn.Pass {
 	return s.model.Pass(s.vars.Program(name), nn.Frozen, nn.Shape{Batch: batch, Seq: seq, Control: s.control})
 }
 
-// start binds and loads the programs, sets the weights and casts them.
+// start reads the saved scales of w, and loads and prepares as prepare does. It returns the
+// programs without that of the casts.
 func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Program) ([]backend.Executable, error) {
-	prepare := s.model.Pass(s.vars.Program("prepare"), nn.Train, nn.Shape{Control: s.control})
-	s.model.CastWeights(prepare)
-	programs = append(programs, prepare.Program)
+	scales, err := s.scales(w)
+	if err != nil {
+		return nil, err
+	}
+	loaded, err := s.prepare(ctx, w, scales, programs...)
+	if err != nil {
+		return nil, err
+	}
+	return loaded[:len(programs)], loaded[len(programs)].Run(ctx)
+}
+
+// prepare binds and loads the programs and, after them, one that casts the weights. It
+// writes weights and scales; nil scales are 1, with an empty history.
+func (s *session) prepare(ctx context.Context, w Weights, scales map[*backend.Tensor][]float32, programs ...*backend.Program) ([]backend.Executable, error) {
+	cast := s.model.Pass(s.vars.Program("prepare"), nn.Train, nn.Shape{Control: s.control})
+	s.model.CastWeights(cast)
+	programs = slices.Concat(programs, []*backend.Program{cast.Program})
 	if l, ok := s.dev.(Limited); ok && s.dev.Spec().HostMemory {
 		need, err := s.memory(programs)
 		if err == nil {
@@ -85,7 +100,12 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 	if err := s.setWeights(w); err != nil {
 		return nil, err
 	}
-	return loaded[:len(loaded)-1], loaded[len(loaded)-1].Run(ctx)
+	for t, x := range scales {
+		if err := s.write(t, x); err != nil {
+			return nil, err
+		}
+	}
+	return loaded, nil
 }
 
 // memory returns the bytes that the programs and their variables need, plus the host's
@@ -131,19 +151,24 @@ func (s *session) setWeights(w Weights) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// scales returns the values of the packed tensors of the scale state, from saved scales.
+// The error wraps ErrNoScales if w lacks any.
+func (s *session) scales(w Weights) (map[*backend.Tensor][]float32, error) {
+	values := map[*backend.Tensor][]float32{}
 	for _, t := range s.model.Packed() {
 		x, err := s.model.Pack(t, w.Scale)
 		if errors.Is(err, nn.ErrNoTensor) {
-			return fmt.Errorf("recipe %s needs %w: %w (weights from other programs and from a run with another last recipe have none; use --recipe bf16 or fp32)", s.model.Recipe.Name, ErrNoScales, err)
+			return nil, fmt.Errorf("recipe %s needs %w: %w (weights from other programs and from a run with another last recipe have none; use --recipe bf16 or fp32, or octet eval, which measures them)", s.model.Recipe.Name, ErrNoScales, err)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := s.write(t, x); err != nil {
-			return err
-		}
+		values[t] = x
 	}
-	return nil
+	return values, nil
 }
 
 func (s *session) write(t *backend.Tensor, x []float32) error {

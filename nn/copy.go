@@ -125,8 +125,8 @@ func (s *Scales) add(sl *Slot, c Copy, copyName string, r *record) {
 	sl.recs, sl.rows = append(sl.recs, r), append(sl.rows, row)
 }
 
-// hasFP8 reports whether any copy is FP8.
-func (s *Slot) hasFP8() bool {
+// hasQuantized reports whether any copy is in a quantized format.
+func (s *Slot) hasQuantized() bool {
 	return slices.ContainsFunc(s.casts, func(c Copy) bool { return c.DType.IsQuantized() })
 }
 

@@ -91,7 +91,7 @@ func (b *Base) WeightHealth(p *Pass) {
 		if l.copies == nil {
 			continue
 		}
-		if !l.copies.hasFP8() {
+		if !l.copies.hasQuantized() {
 			continue
 		}
 		q := p.At(l.Scope)

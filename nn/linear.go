@@ -132,6 +132,9 @@ func (l *Linear) check() error {
 	if a, b := l.wgrad.a.Hadamard, l.wgrad.b.Hadamard; a != b {
 		return fmt.Errorf("%s: grad of wgrad has %s and input %s: wgrad keeps its result only if both are rotated alike (give both one row, with gemm wgrad and no operand)", l.Scope, a, b)
 	}
+	if a := l.fprop.a; a.DType.IsQuantized() && !a.blockScaled() && !a.DType.HasNaN() {
+		return fmt.Errorf("%s: input of fprop: %s: %s has no NaN, and evaluation takes a scale per tensor from earlier updates, so that a NaN would vanish (use granularity row or 1x32, whose scales carry it)", l.Scope, a, a.DType)
+	}
 	if l.fprop.a.Block.Rows > 1 {
 		return fmt.Errorf("%s: input of fprop: %s shares scales between tokens, so a token would depend on later ones (use granularity 1x128)", l.Scope, l.fprop.a)
 	}

@@ -117,6 +117,14 @@ func TestInvalidCastsAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "use scaling current")
 	_, err = model(t, "fp8-current", recipe.Row{Operand: recipe.Weight, Scale: recipe.E8M0})
 	require.ErrorContains(t, err, "layers.0.self_attn.q_proj: weight of fprop: e4m3 current e8m0")
+
+	// Evaluation would lose a NaN of an input, and of no other operand.
+	for _, d := range []fp8.DType{fp8.INT8, fp8.E2M1} {
+		_, err = model(t, "fp8-current", recipe.Row{Scope: "layers.*", DType: d})
+		require.ErrorContains(t, err, "layers.0.self_attn.q_proj: input of fprop: "+d.String()+" current: "+d.String()+" has no NaN")
+		_, err = model(t, "fp8-current", recipe.Row{GEMM: recipe.Fprop, Operand: recipe.Input, Granularity: recipe.PerRow}, recipe.Row{Scope: "layers.*", DType: d})
+		require.NoError(t, err)
+	}
 }
 
 // A rotation of one operand alone would change the GEMM's result.

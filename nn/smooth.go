@@ -210,7 +210,7 @@ func (l *MLP) forwardPerChannel(p *Pass, s *mlpSaved) {
 	if p.Health != nil {
 		hWide = p.temp("hidden.wide", p.Tokens(), l.ffn)
 		hOut = append(hOut, backend.Cast{Out: hWide})
-		if l.channels.weight.hasFP8() {
+		if l.channels.weight.hasQuantized() {
 			wWide = p.temp("down_proj.weight.wide", w3.Rows(), w3.Cols())
 			wOut = append(wOut, backend.Cast{Out: wWide})
 		}

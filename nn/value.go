@@ -65,7 +65,7 @@ func (p *Pass) open(s *Slot, rows, cols int, wide *backend.Tensor) *Value {
 			v.casts = append(v.casts, p.cast(s, i, t))
 		}
 	}
-	measured := p.Health != nil && s.hasFP8()
+	measured := p.Health != nil && s.hasQuantized()
 	if (len(v.later) > 0 || measured) && v.wide == nil {
 		v.wide = p.root.Temp(s.name+"."+p.compute.String(), p.compute, rows, cols)
 		v.casts = append(v.casts, backend.Cast{Out: v.wide})

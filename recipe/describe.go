@@ -194,13 +194,6 @@ func (s Smooth) String() string {
 	return text
 }
 
-// NeedsScales reports whether running the recipe forward needs saved scales beside
-// the weights: per-tensor scales of FP8 operands come from training. Finer scales
-// are computed from the elements that share them.
-func (r Recipe) NeedsScales(layers []Layer) bool {
-	return r.anyCast(layers, func(c Cast) bool { return c.DType.IsQuantized() && c.Granularity == PerTensor })
-}
-
 func (r Recipe) anyCast(layers []Layer, f func(Cast) bool) bool {
 	for _, g := range r.groups(layers) {
 		for _, pair := range g.casts {

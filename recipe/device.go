@@ -46,7 +46,7 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.Encoding, layers []Layer) (re
 				stored[k].DType = to[k]
 			}
 			if !d.multiplies(stored) {
-				return r, nil, r.unsupported(d, group.first.Scope, p.GEMM, [2]Operand{p.A, p.B}, stored)
+				return r, nil, r.unsupported(d, layers, group.first, p.GEMM, [2]Operand{p.A, p.B}, stored)
 			}
 			for k, o := range []Operand{p.A, p.B} {
 				if to[k] == from[k] {
@@ -64,6 +64,30 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.Encoding, layers []Layer) (re
 		r.device = d
 	}
 	return r, notes, nil
+}
+
+// Outside returns the first GEMM of a model that reads operands of up to eight bits and is
+// not among the pairs, as "fprop multiplies input in … by weight in …"; "" if there is none.
+func (r Recipe) Outside(pairs [][2]fp8.Encoding, layers []Layer) string {
+	for _, g := range r.groups(layers) {
+		for i, p := range GEMMs {
+			a, b := g.casts[i][0].Encoding(), g.casts[i][1].Encoding()
+			if a.DType.IsQuantized() && !fp8.Multiplies(pairs, a, b) {
+				return sentence(p.GEMM, [2]Operand{p.A, p.B}, a, b)
+			}
+		}
+	}
+	return ""
+}
+
+// sentence says which operands a GEMM multiplies.
+func sentence[T fmt.Stringer](g GEMM, o [2]Operand, a, b T) string {
+	return fmt.Sprintf("%s multiplies %s in %s by %s in %s", g, o[0], a, o[1], b)
+}
+
+// MultipliesIntegers reports whether a GEMM of a model multiplies integers.
+func (r Recipe) MultipliesIntegers(layers []Layer) bool {
+	return r.anyCast(layers, func(c Cast) bool { return c.DType.IsInteger() && c.DType.IsQuantized() })
 }
 
 // renameE4M3 replaces E4M3 by another variant and reports whether there was any.

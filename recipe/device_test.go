@@ -303,7 +303,8 @@ func TestForRefusesScales(t *testing.T) {
 	require.NoError(t, err, "with one layer the row matches nothing")
 }
 
-// The rows that errors name make every recipe fit every device.
+// The rows that errors name make every recipe fit every device, and give no scales to
+// operands without, such as those of nvfp4's first and last layer.
 func TestRemediesWork(t *testing.T) {
 	remedy := regexp.MustCompile(`(\w+) = "([^"]*)"`)
 	for _, name := range Names() {
@@ -313,9 +314,10 @@ func TestRemediesWork(t *testing.T) {
 				e4m3 = fp8.E4M3IEEE
 			}
 			r := lookup(t, name)
+			was, resolved := r.Over(decoder(4)), Recipe{}
 			var err error
 			for range 60 { // a row for each GEMM of each layer at most
-				if _, _, err = r.For(e4m3, list, decoder(2)); err == nil {
+				if resolved, _, err = r.For(e4m3, list, decoder(4)); err == nil {
 					break
 				}
 				_, rows, ok := strings.Cut(err.Error(), "[[precision.rows]]: ")
@@ -331,8 +333,41 @@ func TestRemediesWork(t *testing.T) {
 				r.Rows = append(added, r.Rows...)
 			}
 			require.NoError(t, err, "%s on %s", name, device)
+			for _, l := range decoder(4) {
+				for _, p := range GEMMs {
+					for _, o := range []Operand{p.A, p.B} {
+						c := resolved.Cast(l, p.GEMM, o)
+						require.NoError(t, c.Validate())
+						require.True(t, was.Cast(l, p.GEMM, o).DType.IsQuantized() || !c.DType.IsQuantized(), "%s on %s: %s of %s in %s is %s", name, device, o, p.GEMM, l.Scope, c)
+					}
+				}
+			}
 		}
 	}
+}
+
+// A row for all layers would end the BF16 exceptions: the error's row leaves their layers or
+// GEMMs out. If none does, the error names a recipe.
+func TestRemediesKeepExceptions(t *testing.T) {
+	anyScale := anyScales([2]fp8.DType{fp8.E4M3, fp8.E4M3}, [2]fp8.DType{fp8.E5M2, fp8.E4M3})
+	for _, c := range []struct{ recipe, want string }{
+		{"nvfp4", `add this row before all others in [[precision.rows]]: scope = "layers[1:-1].*", format = "e4m3", granularity = "tensor", scale = "pow2"`},
+		{"nvfp4-wgrad-bf16", `[[precision.rows]]: scope = "layers.*", gemm = "fprop", format = "e4m3", granularity = "tensor", scale = "pow2"`},
+		{"nvfp4-plain", `[[precision.rows]]: scope = "layers.*", format = "e4m3", granularity = "tensor", scale = "pow2"`},
+		{"mxfp4", `[[precision.rows]]: scope = "layers.*", format = "e4m3"`},
+	} {
+		_, _, err := lookup(t, c.recipe).For(fp8.E4M3, anyScale, decoder(5))
+		require.ErrorContains(t, err, c.want)
+	}
+	r := lookup(t, "nvfp4")
+	r.Rows = append([]Row{{Scope: "layers.2.mlp.*", DType: fp8.BF16}}, r.Rows...)
+	_, _, err := r.For(fp8.E4M3, anyScale, decoder(5))
+	require.ErrorContains(t, err, `[[precision.rows]]: scope = "layers[1:-3].*", format = "e4m3"`)
+	r.Rows = append([]Row{{Scope: "*.mlp.down_proj", DType: fp8.BF16}}, r.Rows...)
+	_, _, err = r.For(fp8.E4M3, anyScale, decoder(5))
+	require.ErrorContains(t, err, "which the device's GEMM library does not support; use recipe fp8-current")
+	_, _, err = r.For(fp8.E4M3, pairs{}, decoder(5))
+	require.ErrorContains(t, err, `[[precision.rows]]: scope = "layers.*", format = "bf16"`, "all in BF16 keeps the exceptions")
 }
 
 // set sets a field by its name in a configuration.

@@ -294,6 +294,14 @@ func TestParseIsTheInverseOfString(t *testing.T) {
 		_, err := ParseScaleFormat(bad)
 		require.ErrorContains(t, err, "unknown scale format")
 	}
+	for bad, want := range map[string]string{"e8m0:flor": "; did you mean e8m0:floor?", "pow": "; did you mean pow2?", "ue5m3": "; formats without a sign are not supported, except e8m0", "e5m3": "of up to eight bits, the sign included"} {
+		_, err := ParseScaleFormat(bad)
+		require.ErrorContains(t, err, want)
+	}
+	for _, name := range []string{"mxfp8", "mxfp6", "mxfp4", "nvfp4"} {
+		_, err := fp8.ParseDType(name)
+		require.ErrorContains(t, err, ", or recipe "+lookup(t, name).Name+" (known")
+	}
 }
 
 // The names of a group precede its GEMMs; GEMMs of equal casts share a line. A layer with an

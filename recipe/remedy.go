@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"octet/fp8"
@@ -13,41 +14,139 @@ import (
 // allLayers is the scope of every decoder layer, without the head.
 const allLayers = "layers.*"
 
-// unsupported returns the error for a GEMM of the layer at scope that the device does not
-// multiply as stored, with the row that makes it possible.
-func (r Recipe) unsupported(d *device, scope string, g GEMM, operands [2]Operand, stored [2]fp8.Encoding) error {
+// unsupported returns the error for a GEMM of layer l that the device does not multiply as
+// stored, with the row that makes it possible. The row leaves every operand without scales,
+// such as those of a BF16 layer, as it is. If no such row exists, the error names a recipe.
+func (r Recipe) unsupported(d *device, layers []Layer, l Layer, g GEMM, operands [2]Operand, stored [2]fp8.Encoding) error {
 	to, fields := d.nearest(stored, r.Compute)
-	// A row for both operands, or for scales, may serve other layers and GEMMs too.
-	wide := fields != formatField || to[0] != stored[0] && to[1] != stored[1]
-	at, gemm := r.rowOf(scope, g, operands, wide)
-	var changed, rows []string
-	row := func(text string) {
-		if gemm != AnyGEMM {
-			text = fmt.Sprintf("gemm = %q, %s", gemm, text)
-		}
-		rows = append(rows, fmt.Sprintf("scope = %q, %s", at, text))
+	have := sentence(g, operands, stored[0], stored[1])
+	if fields == formatField {
+		have = sentence(g, operands, stored[0].DType, stored[1].DType)
 	}
+	fault := fmt.Sprintf("recipe %s: %s: %s, which the device's GEMM library does not support", r.Name, l.Scope, have)
+	var changed []string
+	var rows []Row
 	for k, o := range operands {
 		if to[k] != stored[k] {
 			changed = append(changed, o.String())
-			row(fmt.Sprintf("operand = %q, %s", o, d.values(to[k], fields)))
+			row := rowFor(to[k], fields)
+			row.Operand = o
+			rows = append(rows, row)
 		}
 	}
 	these := "this row"
-	switch {
-	case len(rows) == 2 && d.values(to[0], fields) == d.values(to[1], fields):
-		rows = nil
-		row(d.values(to[0], fields))
-	case len(rows) == 2:
+	if len(rows) == 2 {
 		these = "these rows"
+		if first := rowFor(to[0], fields); first == rowFor(to[1], fields) {
+			these, rows = "this row", []Row{first}
+		}
 	}
-	have := [2]string{stored[0].String(), stored[1].String()}
-	if fields == formatField {
-		have = [2]string{stored[0].DType.String(), stored[1].DType.String()}
+	// A row for both operands, or for scales, may serve other layers and GEMMs too.
+	wide := fields != formatField || len(changed) == 2
+	for _, at := range r.rangesOf(layers, l, g, operands, wide) {
+		for i := range rows {
+			rows[i].Scope, rows[i].GEMM = at.Scope, at.GEMM
+		}
+		if !r.keepsWide(rows, layers) {
+			continue
+		}
+		var texts []string
+		for _, row := range rows {
+			texts = append(texts, d.text(row))
+		}
+		return fmt.Errorf("%s; to change the %s of %s, add %s before all others in [[precision.rows]]: %s",
+			fault, fields, strings.Join(changed, " and "), these, strings.Join(texts, "; "))
 	}
-	return fmt.Errorf("recipe %s: %s: %s multiplies %s in %s by %s in %s, which the device's GEMM library does not support; "+
-		"to change the %s of %s, add %s before all others in [[precision.rows]]: %s",
-		r.Name, scope, g, operands[0], have[0], operands[1], have[1], fields, strings.Join(changed, " and "), these, strings.Join(rows, "; "))
+	return fmt.Errorf("%s; use recipe %s", fault, d.alternative(layers))
+}
+
+// rangesOf returns scopes and GEMMs for the remedy of a GEMM of layer l, the widest first:
+// those of the row that decides how its operands are stored, and within them the layers
+// numbered like l whose operands have scales where those of l have, and the GEMM alone.
+func (r Recipe) rangesOf(layers []Layer, l Layer, g GEMM, operands [2]Operand, wide bool) (list []Row) {
+	at, gemm := r.rowOf(l.Scope, g, operands, wide)
+	if !wide {
+		return []Row{{Scope: at, GEMM: gemm}, {Scope: l.Scope, GEMM: g}}
+	}
+	scopes := []string{at}
+	if slice := r.sliceOf(layers, l); slice != "" {
+		scopes = append(scopes, slice)
+	}
+	for _, gemm := range []GEMM{gemm, g} {
+		for _, scope := range scopes {
+			list = append(list, Row{Scope: scope, GEMM: gemm})
+		}
+	}
+	return list
+}
+
+// sliceOf returns the scope of the consecutive layers from the number of l on that have
+// scales for the same operands, such as "layers[1:-1].*"; "" if l has no number.
+func (r Recipe) sliceOf(layers []Layer, l Layer) string {
+	var path string
+	from := -1
+	for n, parts := range numbers(l.Scope) {
+		path, from = parts[0], n
+		break
+	}
+	if from < 0 {
+		return ""
+	}
+	depth := depths(layers)[path]
+	with := make([]string, depth) // scales, by number
+	for _, l := range layers {
+		for n, parts := range numbers(l.Scope) {
+			if parts[0] == path {
+				with[n] += parts[1]
+				for _, p := range GEMMs {
+					with[n] += fmt.Sprint(r.Cast(l, p.GEMM, p.A).DType.IsQuantized(), r.Cast(l, p.GEMM, p.B).DType.IsQuantized())
+				}
+			}
+			break
+		}
+	}
+	to := from + 1
+	for to < depth && with[to] == with[from] {
+		to++
+	}
+	first, last := "", ""
+	if from > 0 {
+		first = strconv.Itoa(from)
+	}
+	if to < depth {
+		last = strconv.Itoa(to - depth)
+	}
+	return path + "[" + first + ":" + last + "].*"
+}
+
+// keepsWide reports whether rows before those of r give no scale to an operand without, and
+// whether all casts remain valid.
+func (r Recipe) keepsWide(rows []Row, layers []Layer) bool {
+	changed := r
+	changed.Rows = slices.Concat(rows, r.Rows)
+	changed = changed.Over(layers)
+	for _, l := range layers {
+		for _, p := range GEMMs {
+			for _, o := range []Operand{p.A, p.B} {
+				c := changed.Cast(l, p.GEMM, o)
+				if c.Validate() != nil || c.DType.IsQuantized() && !r.Cast(l, p.GEMM, o).DType.IsQuantized() {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// alternative returns the name of the first of Octet's recipes with scales that the device
+// computes, else bf16.
+func (d *device) alternative(layers []Layer) string {
+	for _, r := range builtIn {
+		if _, _, err := r.For(d.e4m3, d.pairs, layers); err == nil && !r.Unquantized(layers) && r.anyCast(layers, func(c Cast) bool { return c.DType.IsQuantized() }) {
+			return r.Name
+		}
+	}
+	return "bf16"
 }
 
 // fields are the fields of a row that a remedy sets.
@@ -110,7 +209,12 @@ func (d *device) nearest(pair [2]fp8.Encoding, compute fp8.DType) (to [2]fp8.Enc
 		for k := range candidate {
 			e := &candidate[k]
 			if e.Scale == fp8.Invalid { // any
-				*e = fp8.Encoding{DType: e.DType, Across: pair[k].Across, Along: pair[k].Along, Scale: pair[k].Scale, Outer: pair[k].Outer}
+				if d := e.DType; pair[k].Outer && d != pair[k].DType { // made for one format
+					*e = fp8.Encoding{DType: d, Scale: fp8.F32}
+				} else {
+					*e = pair[k]
+					e.DType = d
+				}
 			}
 			if e.Across > 0 && e.Along == pair[k].Along && pair[k].Across%e.Across == 0 {
 				e.Across = pair[k].Across // equal scales are repeated
@@ -131,23 +235,53 @@ func (d *device) nearest(pair [2]fp8.Encoding, compute fp8.DType) (to [2]fp8.Enc
 	return to, changed
 }
 
-// values returns the fields of a row that stores an operand as e.
-func (d *device) values(e fp8.Encoding, f fields) string {
-	var list []string
+// rowFor returns a row with the fields that store an operand as e.
+func rowFor(e fp8.Encoding, f fields) (row Row) {
 	if f&formatField > 0 {
-		name := e.DType
-		if name == d.e4m3 { // a configuration's e4m3 is the device's variant
-			name = fp8.E4M3
-		}
-		list = append(list, fmt.Sprintf("format = %q", name))
+		row.DType = e.DType
 	}
 	if f&granularityField > 0 {
-		list = append(list, fmt.Sprintf("granularity = %q", e.Granularity()))
+		row.Granularity = granularity(e)
 	}
 	if f&scaleField > 0 {
-		list = append(list, fmt.Sprintf("scale = %q", scaleFormat(e)))
+		row.Scale = scaleFormat(e)
+	}
+	return row
+}
+
+// text returns a remedy's row as a configuration has it.
+func (d *device) text(row Row) string {
+	if row.DType == d.e4m3 { // a configuration's e4m3 is the device's variant
+		row.DType = fp8.E4M3
+	}
+	format := ""
+	if row.DType != fp8.Invalid {
+		format = row.DType.String()
+	}
+	list := []string{fmt.Sprintf("scope = %q", row.Scope)}
+	for _, f := range [][2]string{
+		{"gemm", row.GEMM.String()},
+		{"operand", row.Operand.String()},
+		{"format", format},
+		{"granularity", row.Granularity.String()},
+		{"scale", row.Scale.String()},
+	} {
+		if f[1] != "" {
+			list = append(list, fmt.Sprintf("%s = %q", f[0], f[1]))
+		}
 	}
 	return strings.Join(list, ", ")
+}
+
+// granularity returns the Granularity of an encoding.
+func granularity(e fp8.Encoding) Granularity {
+	g := Granularity{e.Across, e.Along}
+	for _, size := range []*int{&g.Across, &g.Along} {
+		if *size == 0 {
+			*size = All
+		}
+	}
+	return g
 }
 
 // scaleFormat returns the usual ScaleFormat of an encoding's scales.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"octet/fp8"
+	"octet/internal/spelling"
 )
 
 // Scaling selects where the scale of a cast comes from.
@@ -81,7 +82,7 @@ func (g Granularity) Block() (across, along int) { return max(0, g.Across), max(
 type ScaleFormat struct {
 	DType fp8.DType // of the stored scale_inv
 	Rule  fp8.ScaleRule
-	// Outer adds a second factor, in FP32, for the whole tensor, which maps the tensor's
+	// Outer adds an outer scale, in FP32, of the whole tensor, which maps the tensor's
 	// largest scale to the maximum of DType.
 	Outer bool
 }
@@ -113,16 +114,22 @@ func (f ScaleFormat) String() string {
 
 // ParseScaleFormat is the inverse of String.
 func ParseScaleFormat(s string) (ScaleFormat, error) {
-	for _, f := range []ScaleFormat{{}, Pow2, Exact, E8M0, {DType: fp8.E8M0, Rule: fp8.RoundDown}} {
+	var names []string
+	for _, f := range []ScaleFormat{{}, Pow2, Exact, E8M0, {DType: fp8.E8M0, Rule: fp8.RoundDown}, NVFP4} {
 		if s == f.String() {
 			return f, nil
 		}
+		names = append(names, f.String())
 	}
 	name, outer := strings.CutSuffix(s, "+"+fp8.F32.String())
 	if d, err := fp8.ParseDType(name); err == nil && fp8.Quotient.Gives(d) {
 		return ScaleFormat{DType: d, Rule: fp8.Quotient, Outer: outer}, nil
 	}
-	return ScaleFormat{}, fmt.Errorf("unknown scale format %q (known: pow2, fp32, e8m0, e8m0:floor, and a floating-point format of up to eight bits that has NaN, such as e4m3, with +fp32 for a second factor per tensor)", s)
+	reason := spelling.DidYouMean(s, names[1:])
+	if strings.HasPrefix(name, "ue") {
+		reason = "; formats without a sign are not supported, except e8m0"
+	}
+	return ScaleFormat{}, fmt.Errorf("unknown scale format %q%s (known: pow2, fp32, e8m0, e8m0:floor, and a floating-point format of up to eight bits, the sign included, that has NaN, such as e4m3, with +fp32 for an outer scale per tensor)", s, reason)
 }
 
 // ParseScaling is the inverse of String; an empty string is the zero value.

@@ -63,7 +63,7 @@ func FuzzWeights(f *testing.F) {
 		devices, err := backend.Open("emu", backend.Options{Threads: 1})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, devices[0].Close()) }()
-		e, err := infer.NewEvaluator(t.Context(), w.Model, w.Recipe, w, devices[0], 1, 4)
+		e, err := infer.NewEvaluator(t.Context(), w.Model, w.Recipe, w, devices[0], 1, 4, nil)
 		if err == nil {
 			var loss float64
 			loss, err = e.Evaluate(t.Context(), stream, nil)

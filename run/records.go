@@ -102,7 +102,7 @@ func healthStats(h train.Health) (map[string]writers.FP8Stats, map[string]writer
 	for _, c := range h.Casts {
 		s := writers.FP8Stats{
 			Amax: writers.Float(c.Amax), Saturated: writers.Float(c.Saturated), Flushed: writers.Float(c.Flushed),
-			SQNR: writers.Float(c.SQNR),
+			AmaxRMS: writers.Float(c.AmaxRMS), Kurtosis: writers.Float(c.Kurtosis), SQNR: writers.Float(c.SQNR),
 		}
 		if c.Scales == nil {
 			s.Scale = new(writers.Float(c.Scale))
@@ -143,6 +143,8 @@ func healthScalars(h train.Health) (list []writers.Scalar) {
 		add(tag+"/saturated", c.Saturated)
 		add(tag+"/flushed", c.Flushed)
 		add(tag+"/sqnr_db", c.SQNR)
+		add(tag+"/amax_rms", c.AmaxRMS)
+		add(tag+"/kurtosis", c.Kurtosis)
 		add(tag+"/amax", c.Amax)
 		if c.Scales == nil {
 			add(tag+"/scale_log2", math.Log2(c.Scale))

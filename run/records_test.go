@@ -57,16 +57,17 @@ func TestHealthIsWrittenEverywhere(t *testing.T) {
 			events, err := os.ReadFile(files[0])
 			require.NoError(t, err)
 			for name, cast := range line.FP8 {
-				keys := []string{"amax", "saturated", "flushed", "sqnr_db", "scale"}
+				keys := []string{"amax", "saturated", "flushed", "amax_rms", "kurtosis", "sqnr_db", "scale"}
 				if strings.Contains(strings.TrimPrefix(name, "layers."), "x") { // 1x32, 1x*
-					keys = append(keys[:4], "scale_min", "scale_max", "scale_log2_mean", "scale_log2_std", "zero_blocks", "scale_inv_lowest", "scale_inv_highest")
+					keys = append(keys[:6], "scale_min", "scale_max", "scale_log2_mean", "scale_log2_std", "zero_blocks", "scale_inv_lowest", "scale_inv_highest")
 				}
 				require.ElementsMatch(t, keys, slices.Collect(maps.Keys(cast)), name)
 				require.True(t, *cast["sqnr_db"] > 10 && *cast["sqnr_db"] < 60, "%s: %v dB", name, *cast["sqnr_db"])
-				tags := []string{"saturated", "flushed", "sqnr_db", "amax", "scale_log2"}
+				require.True(t, *cast["kurtosis"] >= 1 && *cast["amax_rms"] >= 1, "%s: %v %v", name, *cast["kurtosis"], *cast["amax_rms"])
+				tags := []string{"saturated", "flushed", "amax_rms", "kurtosis", "sqnr_db", "amax", "scale_log2"}
 				if cast["scale"] == nil {
 					tags = append(tags, "scale_min", "scale_max", "scale_log2_std", "zero_blocks", "scale_inv_lowest", "scale_inv_highest")
-					for i, key := range keys[4:] {
+					for i, key := range keys[6:] {
 						metric := key
 						if i >= 4 {
 							metric += "_ratio"
@@ -77,7 +78,7 @@ func TestHealthIsWrittenEverywhere(t *testing.T) {
 				for _, tag := range tags {
 					require.Contains(t, string(events), "fp8/"+name+"/"+tag+"\x15", "followed by the tag of the value")
 				}
-				for metric, key := range map[string]string{"saturated_ratio": "saturated", "flushed_ratio": "flushed", "sqnr_decibels": "sqnr_db", "amax": "amax"} {
+				for metric, key := range map[string]string{"saturated_ratio": "saturated", "flushed_ratio": "flushed", "sqnr_decibels": "sqnr_db", "amax": "amax", "amax_rms_ratio": "amax_rms", "kurtosis": "kurtosis"} {
 					require.Contains(t, served, fmt.Sprintf("\noctet_fp8_%s{cast=%q} %s\n", metric, name, strconv.FormatFloat(*cast[key], 'g', -1, 64)))
 				}
 			}

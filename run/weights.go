@@ -64,14 +64,7 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	if recipeName == "" {
 		recipeName = "fp32"
 	}
-	layers, err := w.Model.Linears()
-	if err == nil {
-		w.Recipe, err = config.FindRecipe(recipeName)
-	}
-	if err == nil && w.Recipe.NeedsScales(layers) {
-		err = fmt.Errorf("%s: bare weights come without the scales that recipe %s needs: use bf16 or fp32", path, recipeName)
-	}
-	if err != nil {
+	if w.Recipe, err = config.FindRecipe(recipeName); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil

@@ -12,6 +12,11 @@ import (
 	"unicode/utf8"
 )
 
+// FormatKey is the prefix of a metadata key of Octet's files that ends in a tensor's name.
+// Its value is the tensor's number format, where the dtype does not say it: U8 for formats
+// that safetensors does not have.
+const FormatKey = "format."
+
 // Source is a tensor to write. Data writes its bytes, little-endian and in C
 // order, in pieces of any length. It must write exactly the number of bytes that
 // DType and Shape determine.

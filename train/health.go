@@ -17,6 +17,8 @@ type CastHealth struct {
 	Scale              float64      // multiplies before the cast; 0 if Scales is not nil
 	Scales             *ScaleHealth // set for casts with per-row or block scales, else nil
 	Saturated, Flushed float64      // fractions of the elements that saturated, that underflowed to 0
+	AmaxRMS            float64      // the tensor's largest magnitude over its root mean square; 0 for a tensor of zeros
+	Kurtosis           float64      // mean of x⁴ / (mean of x²)²: 3 for normal numbers; of a rotated cast, after the rotation
 	SQNR               float64      // signal-to-quantization-noise ratio in dB; +Inf for an exact cast, NaN for a non-finite tensor
 }
 
@@ -28,7 +30,7 @@ type ScaleHealth struct {
 	Log2Mean, Log2Std float64 // of log2 of the scale
 	ZeroBlocks        float64 // share of the blocks whose elements are all 0
 	Lowest, Highest   float64 // shares of the stored scale_inv at the bounds of their format: fp8.DType.ScaleRange
-	Outer             float64 // second factor that dequantizes, of the whole tensor; 1 without one
+	Outer             float64 // outer scale_inv, of the whole tensor; 1 without one
 }
 
 // SwiGLUHealth describes the channel of a layer's MLP with the largest activation.
@@ -101,7 +103,11 @@ func (t *Trainer) castHealth() (list []CastHealth, err error) {
 		h := CastHealth{
 			Name: c.Name, Amax: float64(m[backend.HealthAmax]),
 			Saturated: float64(m[backend.HealthSaturated]), Flushed: float64(m[backend.HealthFlushed]),
-			SQNR: -10 * math.Log10(float64(m[backend.HealthNoise])),
+			Kurtosis: float64(m[backend.HealthKurtosis]),
+			SQNR:     -10 * math.Log10(float64(m[backend.HealthNoise])),
+		}
+		if h.Amax > 0 {
+			h.AmaxRMS = h.Amax / float64(m[backend.HealthRMS])
 		}
 		if c.Record >= 0 {
 			h.Amax = float64(amax[c.Record])

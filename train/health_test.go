@@ -213,7 +213,7 @@ func TestHealthEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// The telemetry of a cast with an outer factor: the scales include it, the values do not
+// The telemetry of a cast with an outer scale: the scales include it, the values do not
 // saturate although scales are rounded, and the format limits the signal-to-noise ratio.
 func TestHealthOfNVFP4(t *testing.T) {
 	c := small(t, "nvfp4-plain")

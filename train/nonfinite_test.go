@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -126,69 +127,72 @@ func nonFiniteConfigs(t *testing.T) (list []Config) {
 	return list
 }
 
-// One NaN that is cast to a format without NaN skips the step: the scale carries it.
+// One NaN that is cast to a format without NaN skips the step, and makes the loss of an
+// evaluation NaN: the scale carries it.
 func TestNaNReachesTheStepThroughEveryFormat(t *testing.T) {
 	rows := map[string][]PrecisionRow{
-		"e2m1 per tensor": {{Scope: "layers.*", Format: "e2m1", Scaling: "current", Rounding: "nearest"}},
-		"mxfp4":           {{Scope: "layers.*", Format: "e2m1", Scaling: "current", Granularity: "1x32", Scale: "e8m0", Rounding: "nearest"}},
-		"nvfp4":           {{Scope: "layers.*", Format: "e2m1", Scaling: "current", Granularity: "1x16", Scale: "e4m3+fp32", Rounding: "nearest"}},
-		"e3m2 per row":    {{Scope: "layers.*", Format: "e3m2", Scaling: "current", Granularity: "row", Scale: "pow2", Rounding: "nearest"}},
+		"e2m1 per tensor": {
+			{Scope: "layers.*", GEMM: "fprop", Operand: "input", Granularity: "row"},
+			{Scope: "layers.*", Format: "e2m1", Scaling: "current", Rounding: "nearest"},
+		},
+		"int8 per row": {{Scope: "layers.*", Format: "int8", Scaling: "current", Granularity: "row", Scale: "fp32", Rounding: "nearest"}},
+		"mxfp4":        {{Scope: "layers.*", Format: "e2m1", Scaling: "current", Granularity: "1x32", Scale: "e8m0", Rounding: "nearest"}},
+		"nvfp4":        {{Scope: "layers.*", Format: "e2m1", Scaling: "current", Granularity: "1x16", Scale: "e4m3+fp32", Rounding: "nearest"}},
+		"e3m2 per row": {{Scope: "layers.*", Format: "e3m2", Scaling: "current", Granularity: "row", Scale: "pow2", Rounding: "nearest"}},
 	}
 	for name, list := range rows {
 		c := small(t, "fp8-current")
 		c.Precision.Rows, c.Model.Layers, c.Train.OnNonfinite = list, 1, 1
 		j, err := NewJob(c, specOf(t, "emu"))
 		require.NoError(t, err)
-		nodes, tried := j.Micro[Variant{true, true}].Nodes(), 0
-		for i, n := range nodes {
-			q, ok := n.Op.(*backend.Quantize)
-			if !ok || !slices.ContainsFunc(q.Out, func(c backend.Cast) bool { return c.Out.DType.IsQuantized() }) {
-				continue
-			}
-			for from := i - 1; from >= 0; from-- {
-				k := slices.IndexFunc(nodes[from].Operands(), func(o backend.Operand) bool { return o.Access != backend.In && o.Tensor == q.X })
-				if k < 0 {
-					continue
-				}
-				tried++
-				require.NotNil(t, findCorrupted(t, c, false, from, k, 1), "%s: a NaN in %s vanished", name, q.X)
+		tried := 0
+		for i, k := range castInputs(j.Micro[Variant{true, true}]) {
+			tried++
+			require.NotNil(t, findCorrupted(t, c, false, i, k, 1), "%s: a NaN in operand %d of op %d vanished", name, k, i)
+		}
+		require.GreaterOrEqual(t, tried, 10, name)
+
+		tr, d := corruptible(t, c)
+		inputs := castInputs(tr.Eval)
+		require.Len(t, inputs, 4, "%s: inputs of attention, o_proj, MLP and down_proj", name)
+		for i, k := range inputs {
+			d.corrupt = overwrite(tr.Eval, i, k, 1)
+			loss, err := tr.Evaluate(t.Context())
+			require.NoError(t, err)
+			require.True(t, math.IsNaN(loss), "%s: a NaN in operand %d of op %d of the evaluation vanished", name, k, i)
+		}
+	}
+}
+
+// castInputs returns where the X of every Quantize to a format of up to eight bits is
+// computed: by index of the op, the operand's index.
+func castInputs(p *backend.Program) map[int]int {
+	at, nodes := map[int]int{}, p.Nodes()
+	for i, n := range nodes {
+		q, ok := n.Op.(*backend.Quantize)
+		if !ok || !slices.ContainsFunc(q.Out, func(c backend.Cast) bool { return c.Out.DType.IsQuantized() }) {
+			continue
+		}
+		for from := i - 1; from >= 0; from-- {
+			if k := slices.IndexFunc(nodes[from].Operands(), func(o backend.Operand) bool { return o.Access != backend.In && o.Tensor == q.X }); k >= 0 {
+				at[from] = k
 				break
 			}
 		}
-		require.Greater(t, tried, 10, name)
 	}
+	return at
 }
 
 // findCorrupted trains while every run of the i-th op of the micro-batch or the update has
 // the first elements of its k-th operand overwritten with NaN, and returns the error that
 // locates it; nil if three steps succeed.
 func findCorrupted(t *testing.T, c Config, update bool, i, k, elems int) *backend.NonFinite {
-	j, err := NewJob(c, specOf(t, "emu"))
-	require.NoError(t, err)
-	devices, err := backend.Open("emu", backend.Options{Threads: 1})
-	require.NoError(t, err)
-	defer devices[0].Close()
-	d := &corrupting{Backend: devices[0]}
-	tr, err := NewTrainer(j, testCorpus(), []backend.Backend{d})
-	require.NoError(t, err)
-	require.NoError(t, tr.Init(t.Context()))
-	steps(t, tr, 1)
-
-	program := j.Micro[Variant{true, true}]
+	tr, d := corruptible(t, c)
+	program := tr.Micro[Variant{true, true}]
 	if update {
-		program = j.Update
+		program = tr.Update
 	}
-	target := program.Nodes()[i]
-	x := target.Operands()[k].Tensor
-	nan := bytes.Repeat([]byte{0xff}, x.DType.Bytes(elems)) // NaN in every format that has it
-	d.corrupt = func(n *backend.Node, m backend.Memory) error {
-		if n != target {
-			return nil
-		}
-		data, err := m.Read(x)
-		copy(data, nan)
-		return errors.Join(err, m.Write(x, data))
-	}
+	d.corrupt = overwrite(program, i, k, elems)
 	for range 3 {
 		res, err := tr.Next(t.Context())
 		if err == nil {
@@ -198,10 +202,40 @@ func findCorrupted(t *testing.T, c Config, update bool, i, k, elems int) *backen
 		require.ErrorIs(t, err, ErrNonFinite)
 		require.True(t, res.Skipped)
 		found, ok := errors.AsType[*backend.NonFinite](err)
-		require.True(t, ok, "%s: %v", target.Path(), err)
+		require.True(t, ok, "%s: %v", program.Nodes()[i].Path(), err)
 		return found
 	}
 	return nil
+}
+
+// corruptible returns a trainer after one step, and its device.
+func corruptible(t *testing.T, c Config) (*Trainer, *corrupting) {
+	j, err := NewJob(c, specOf(t, "emu"))
+	require.NoError(t, err)
+	devices, err := backend.Open("emu", backend.Options{Threads: 1})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, devices[0].Close()) })
+	d := &corrupting{Backend: devices[0]}
+	tr, err := NewTrainer(j, testCorpus(), []backend.Backend{d})
+	require.NoError(t, err)
+	require.NoError(t, tr.Init(t.Context()))
+	steps(t, tr, 1)
+	return tr, d
+}
+
+// overwrite writes NaN into the first elements of operand k after each run of op i.
+func overwrite(p *backend.Program, i, k, elems int) backend.Observer {
+	target := p.Nodes()[i]
+	x := target.Operands()[k].Tensor
+	nan := bytes.Repeat([]byte{0xff}, x.DType.Bytes(elems)) // NaN in every format that has it
+	return func(n *backend.Node, m backend.Memory) error {
+		if n != target {
+			return nil
+		}
+		data, err := m.Read(x)
+		copy(data, nan)
+		return errors.Join(err, m.Write(x, data))
+	}
 }
 
 // anyNaN reports whether any of the operands that which selects has NaNs.

@@ -2,7 +2,6 @@ package train
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,7 +56,8 @@ func Choices(r recipe.Recipe) RecipeChoices {
 }
 
 // Resolve fills in the recipe's choices and validates the config under every recipe
-// of its schedule. A run makes no further choices.
+// of its schedule, without a device: it also declares the model, whose layers refuse casts
+// that they cannot use. A run makes no further choices.
 func (c *Config) Resolve() error {
 	r, err := recipe.Lookup(c.Recipe)
 	if err != nil {
@@ -83,6 +83,9 @@ func (c *Config) Resolve() error {
 		return err
 	}
 	if err := c.checkRotations(r, layers); err != nil {
+		return err
+	}
+	if _, _, err := c.network(r, backend.NewVars()); err != nil { // casts that the layers cannot use
 		return err
 	}
 	if len(c.Precision.Schedule) > 0 {
@@ -158,10 +161,7 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	return r.Over(layers), err
 }
 
-// RecipeFor returns the ResolvedRecipe adapted to a device, and notes: the changes (see
-// [recipe.Recipe.For]), rows of a recipe file that match no layer, and a model too small for
-// any of the recipe's formats with scales. The error wraps backend.ErrUnsupported if the
-// device lacks a GEMM of the recipe, or an op or a cast that it needs.
+// RecipeFor returns the ResolvedRecipe adapted to a device, and notes: see [nn.RecipeFor].
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
@@ -171,36 +171,7 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	if err != nil {
 		return r, nil, err
 	}
-	if err := lacks(s, r, layers); err != nil {
-		return r, nil, fmt.Errorf("%w by backend %s: recipe %s has %w", backend.ErrUnsupported, s.Backend, r.Name, err)
-	}
-	r, notes, err := r.For(s.E4M3, s.Pairs, layers)
-	if err != nil {
-		return r, nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, s.Backend, err)
-	}
-	for _, scope := range r.Unmatched(layers) {
-		notes = append(notes, fmt.Sprintf("the row with scope %q matches no layer of this model", scope))
-	}
-	if r.Unquantized(layers) {
-		notes = append(notes, fmt.Sprintf("no GEMM of this model reads a format with scales: other rows of recipe %s take all %d linear layers", r.Name, len(layers)))
-	}
-	return r, notes, nil
-}
-
-// lacks returns an error for what a recipe needs besides GEMMs and a device has not.
-func lacks(s backend.Spec, r recipe.Recipe, layers []recipe.Layer) error {
-	if !s.F16 && r.Compute == fp8.F16 {
-		return errors.New("activations in fp16, and this backend has no ops for them; use recipe bf16, or --backend emu")
-	}
-	for _, c := range r.Casts(layers) {
-		switch {
-		case !s.Masked && c.DType.Format().Container != c.DType:
-			return fmt.Errorf("operands in %s, and this backend's casts do not round BF16 to fewer bits; use recipe bf16, or --backend emu", c.DType)
-		case !s.SeedSigns && c.Hadamard.Signs == recipe.SeedSigns:
-			return fmt.Errorf("rotations with signs from the seed, and this backend has fixed ones only; add signs = %q to the row with hadamard, or use --backend emu", recipe.TESigns)
-		}
-	}
-	return nil
+	return nn.RecipeFor(s, r, layers)
 }
 
 // override sets *to to a config's value, if given.

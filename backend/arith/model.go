@@ -38,7 +38,9 @@ type Model struct {
 	// GEMMs are the operands that the GEMMs of the vendor's library take; scales that the
 	// library lacks are computed as backend.MatMul says. Recipes are resolved for them.
 	GEMMs [][2]fp8.Encoding
-	Sum   Sum // of a group of products in the matrix unit
+	// Library are the operands with the scales that the vendor's library has.
+	Library [][2]fp8.Encoding
+	Sum     Sum // of a group of products in the matrix unit
 	// Promote is the number of products after which backend.Promoted adds the partial
 	// sum to an FP32 total, rounded to nearest; 0: never.
 	Promote int
@@ -109,7 +111,7 @@ func (m *Model) SumOf(a, b fp8.Encoding) *Sum {
 // documentation, section cublasLtMatmul).
 var (
 	nvidiaPairs   = allPairs(fp8.E4M3)
-	cublasLtGEMMs = anyScales([][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}})
+	cublasLtGEMMs = anyScales(cublasLtFP8)
 	gaudi2Pairs   = [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
 )
 
@@ -152,14 +154,14 @@ var models = []Model{
 		Summary: "Hopper: 32 products and the addend, 13 bits",
 		Source: "wgmma: recorded answers of an H100 and an H200 without addend (Khattak and Mikaitis, arXiv 2512.07004); " +
 			"the addend's part from MMA-Sim (arXiv 2511.10909); promotion as CUTLASS does, cuBLASLt's interval is not published",
-		E4M3: fp8.E4M3, Pairs: nvidiaPairs, GEMMs: cublasLtGEMMs, Promote: 128,
+		E4M3: fp8.E4M3, Pairs: nvidiaPairs, GEMMs: cublasLtGEMMs, Library: CublasLt(90, NewestCublasLt), Promote: 128,
 		Sum: Sum{Group: 32, Bits: 13, Kept: 13, MinExpE4M3: -6, MinExpE5M2: -14},
 	},
 	{
 		Name:    "ada",
 		Summary: "Ada: 16 products and the addend, 13 bits",
 		Source:  "mma.sync: recorded answers of an RTX of the Ada generation and of an L40S, addend included (arXiv 2512.07004); promotion as on Hopper, unconfirmed",
-		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMs: cublasLtGEMMs, Promote: 128,
+		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMs: cublasLtGEMMs, Library: CublasLt(89, NewestCublasLt), Promote: 128,
 		Sum: Sum{Group: 16, Bits: 13, Kept: 13, MinExpE4M3: -6, MinExpE5M2: -14},
 	},
 	{
@@ -169,22 +171,23 @@ var models = []Model{
 			"extrapolated: FP6, and FP4 by a wider format, have FP8's sum; an FP4 by FP4 GEMM of MX runs as mxf4nvf4, whose addend of 0 is aligned as in mxf8f6f4",
 		E4M3: fp8.E4M3, Pairs: nvidiaPairs,
 		// cuBLASLt has NVFP4, and MX of FP8; CUTLASS has all pairs of MX.
-		GEMMs:  slices.Concat(cublasLtGEMMs, mxf4nvf4Pairs, mxPairs),
-		Sum:    tcgen05,
-		Scaled: []ScaledSum{{mxf4nvf4, mxf4nvf4Pairs}, {tcgen05, mxPairs}},
+		GEMMs:   slices.Concat(cublasLtGEMMs, mxf4nvf4Pairs, mxPairs),
+		Library: CublasLt(100, NewestCublasLt),
+		Sum:     tcgen05,
+		Scaled:  []ScaledSum{{mxf4nvf4, mxf4nvf4Pairs}, {tcgen05, mxPairs}},
 	},
 	{
 		Name:    "gaudi2",
 		Summary: "Gaudi2: 16 products, 24 bits, the addend last, to nearest; E4M3 to 240",
 		Source:  "Intel's published reference of its RTL (Intel_Gaudi3_Software, coral-sim)",
-		E4M3:    fp8.E4M3IEEE, Pairs: gaudi2Pairs, GEMMs: anyScales(gaudi2Pairs),
+		E4M3:    fp8.E4M3IEEE, Pairs: gaudi2Pairs, GEMMs: anyScales(gaudi2Pairs), Library: fp8.PerTensor(gaudi2Pairs...),
 		Sum: Sum{Group: 16, Bits: 24, AddendLast: true, Kept: 23, MinExpE4M3: -14, MinExpE5M2: -14},
 	},
 	{
 		Name:    "gaudi3",
 		Summary: "Gaudi3: 8 products and the addend, 24 bits, toward zero",
 		Source:  "Intel's published reference of its RTL (Intel_Gaudi3_Software, coral-sim); E4M3's maximum is configuration: e4m3=240",
-		E4M3:    fp8.E4M3, Pairs: allPairs(fp8.E4M3), GEMMs: anyScales(allPairs(fp8.E4M3)),
+		E4M3:    fp8.E4M3, Pairs: allPairs(fp8.E4M3), GEMMs: anyScales(allPairs(fp8.E4M3)), Library: fp8.PerTensor(allPairs(fp8.E4M3)...),
 		Sum: Sum{Group: 8, Bits: 24, Kept: 23, MinExpE4M3: -9, MinExpE5M2: -16},
 	},
 }
@@ -243,7 +246,7 @@ func Lookup(text string) (Model, error) {
 			m.Promote = n
 		case option == "e4m3=240" && m.Name == "gaudi3":
 			m.E4M3, m.Pairs = fp8.E4M3IEEE, allPairs(fp8.E4M3IEEE)
-			m.GEMMs = anyScales(m.Pairs)
+			m.GEMMs, m.Library = anyScales(m.Pairs), fp8.PerTensor(m.Pairs...)
 		case option == "e4m3=448" && m.Name == "gaudi3":
 		default:
 			return Model{}, fmt.Errorf("device model %s has no option %q (%s)", m.Name, option, cmp.Or(models[i].options(), "it has none"))

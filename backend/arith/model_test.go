@@ -48,6 +48,10 @@ func TestPairs(t *testing.T) {
 		} else {
 			require.Equal(t, anyScales(m.Pairs), append(m.GEMMs[:3:3], anyScales([][2]fp8.DType{e5m2})...), name)
 		}
+		require.NotEmpty(t, m.Library)
+		for _, pair := range m.Library {
+			require.True(t, pair[0].Scale != fp8.Invalid && fp8.Multiplies(m.GEMMs, pair[0], pair[1]), "%s: %v", name, pair)
+		}
 		for _, pair := range m.Pairs {
 			for _, d := range pair {
 				require.Contains(t, []fp8.DType{m.E4M3, fp8.E5M2}, d, name)

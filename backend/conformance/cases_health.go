@@ -111,7 +111,7 @@ func (s *suite) castHealthSpecials() {
 }
 
 // castHealthFormats adds casts to other formats than FP8, with scales of blocks that
-// underflow and an outer factor.
+// underflow and an outer scale.
 func (s *suite) castHealthFormats() {
 	const rows, cols = 34, 100
 	nvfp4 := scaleFormat{"e4m3", fp8.E4M3, fp8.Quotient}
@@ -155,6 +155,7 @@ func (b *fixture) castHealth(x, codes *backend.Tensor) {
 	b.p.Add(&backend.CastHealth{X: x, Codes: codes, Out: out})
 	for i, tolerance := range [backend.HealthFields]float64{
 		backend.HealthSaturated: elementwise, backend.HealthFlushed: elementwise, backend.HealthNoise: summed(x.Elems()), backend.HealthScaleInvLog2Mean: elementwise, backend.HealthScaleInvLog2Std: elementwise,
+		backend.HealthRMS: summed(x.Elems()), backend.HealthKurtosis: summed(x.Elems()),
 	} {
 		field := b.result(fmt.Sprintf("field.%d", i), fp8.F32, tolerance, 1)
 		b.p.Add(&backend.Quantize{X: out.Slice(fmt.Sprintf("health.%d", i), i, 1), Out: []backend.Cast{{Out: field}}})

@@ -126,7 +126,7 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 		case t.DType.Size() == 0:
 			return unsupported(n, "%s is %s, which only casts of Quantize write and GEMMs read", o.Field, t)
 		case t.Outer != nil:
-			return unsupported(n, "%s is %s with an outer factor", o.Field, t)
+			return unsupported(n, "%s is %s with an outer scale", o.Field, t)
 		case t.Block != backend.PerTensor:
 			return unsupported(n, "%s is %s with block scales (%s)", o.Field, t, t.Block)
 		case t.DType == fp8.E8M0:

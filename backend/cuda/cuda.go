@@ -100,6 +100,7 @@ import (
 	"strings"
 
 	"octet/backend"
+	"octet/backend/arith"
 	"octet/fp8"
 )
 
@@ -155,9 +156,6 @@ func parse(device string) (opts options, err error) {
 	return opts, nil
 }
 
-// newest is the version of cuBLASLt that a device name with a compute capability stands for.
-const newest = 1300
-
 // spec returns what cuBLASLt documents for the named GPU and the installed library. Of a
 // compute capability in the name it assumes the newest library. On a machine without GPU and
 // without a name, it returns what all supported GPUs have. Casts are Octet's own kernels, so
@@ -170,19 +168,19 @@ func spec(device string) (backend.Spec, error) {
 	if opts.capability == 0 {
 		return specOf(installed(opts.gpu)), nil
 	}
-	return specOf(opts.capability, newest), nil
+	return specOf(opts.capability, arith.NewestCublasLt), nil
 }
 
 // specOf returns the Spec of GPUs of a compute capability, 90 for 9.0, with a version of
 // cuBLASLt, 1209 for 12.9. Zeros stand for any.
 func specOf(capability, version int) backend.Spec {
-	name := "Ada, Hopper or later"
+	name := "any GPU from Ada on; cuda:sm_90 names Hopper, cuda:sm_100 Blackwell"
 	if capability > 0 {
 		name = fmt.Sprintf("compute capability %d.%d", capability/10, capability%10)
 	}
 	return backend.Spec{
 		Backend: "cuda", Device: name, E4M3: fp8.E4M3,
-		Pairs:  gemmPairs(capability, version),
+		Pairs:  arith.CublasLt(capability, version),
 		Masked: true, SeedSigns: true, Stochastic: true,
 		HeadTokens: headTokens,
 		// The SXM boards; smaller ones exist. CUDA reports less memory than the data

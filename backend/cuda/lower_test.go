@@ -84,7 +84,7 @@ func TestLoweredProgramsAreRunnable(t *testing.T) {
 			if limited && !slices.Contains(devices, device) {
 				_, err := train.NewJob(c, s)
 				require.ErrorIs(t, err, backend.ErrUnsupported, name)
-				require.ErrorContains(t, err, "unsupported by backend cuda: recipe "+name)
+				require.ErrorContains(t, err, "unsupported by backend "+s.DeviceName()+": recipe "+name)
 				continue
 			}
 			lowersToRunnable(t, s, c)

@@ -100,7 +100,7 @@ func (b *binder) casts(list []backend.Cast) (bound []cast.Cast) {
 	for _, c := range list {
 		to := cast.Cast{
 			Out: b.matrix(c.Out), Transpose: c.Transpose, Scale: b.f32(c.Scale), Amax: b.f32(c.Amax),
-			Precision: c.Precision, Rounding: c.Rounding, Stream: fp8.NameKey(c.StreamName()), Control: b.i32(c.Control), Tokens: c.Tokens,
+			Precision: c.Precision, Rounding: c.Rounding, Overflow: c.Overflow(), Stream: fp8.NameKey(c.StreamName()), Control: b.i32(c.Control), Tokens: c.Tokens,
 			Limit: c.Limit, Rule: c.Rule,
 		}
 		if c.Out.Block != backend.PerTensor {

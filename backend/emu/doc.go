@@ -21,12 +21,14 @@
 // same bits on every architecture. Float64 appears where an op computes one value (the
 // root of a mean square, a bias correction, a sum of losses) and in GELU.
 //
-// The device model emu:amx multiplies FP8 and BF16 in the order of the matrix unit of
-// Intel's server processors: several times as fast with that unit, and
-// the same bits in plain Go without it. emu:h100, emu:ada, emu:b200, emu:gaudi2 and
-// emu:gaudi3 multiply FP8 as those accelerators do (packages arith and gemm); the rest
-// of their arithmetic is emu's. emu:accum16 adds up products of integers in 16 bits, and
-// emu:accum16,saturate saturates; any number of bits from 2 to 32 will do.
+// The device model emu:amx multiplies BF16 and floating-point formats of up to eight bits in
+// the order of the matrix unit of Intel's server processors, also with the block scales that
+// multiply elements (backend.MatMul): several times as fast with that unit, and
+// the same bits in plain Go without it. Its sums of integers are exact, as emu's are.
+// emu:h100, emu:ada, emu:b200, emu:gaudi2 and emu:gaudi3 multiply FP8 as those accelerators
+// do (packages arith and gemm); the rest of their arithmetic is emu's. emu:accum16 adds up
+// products of integers in 16 bits, and emu:accum16,saturate saturates; any number of bits
+// from 2 to 32 will do.
 //
 // A maximum compares bit patterns without sign, so NaN counts as larger than infinity
 // and infinity as larger than any finite value.

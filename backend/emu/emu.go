@@ -27,7 +27,7 @@ func init() {
 const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
-	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, F16: true, Masked: true, SeedSigns: true, Stochastic: true, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
+	s := backend.Spec{Backend: "emu", Model: model, E4M3: fp8.E4M3, F16: true, Masked: true, SeedSigns: true, Stochastic: true, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
 	accumulator, err := arith.LookupAccumulator(model)
 	if err != nil {
 		return backend.Spec{}, fmt.Errorf("backend emu: %w", err)
@@ -37,7 +37,10 @@ func spec(model string) (backend.Spec, error) {
 		if err != nil {
 			return backend.Spec{}, fmt.Errorf("backend emu: %w; without a model, emu multiplies with FP32 FMA, emu:%s like the matrix unit of Intel's server processors, and emu:accum16 adds up products of integers in 16 bits", err, modelAMX)
 		}
-		s.E4M3, s.Pairs = m.E4M3, m.GEMMs
+		s.E4M3, s.Pairs, s.Library = m.E4M3, m.GEMMs, m.Library
+	}
+	if accumulator != nil {
+		s.IntegerBits = accumulator.Bits
 	}
 	return s, nil
 }

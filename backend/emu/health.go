@@ -16,6 +16,7 @@ import (
 type castSums struct {
 	saturated, flushed int64
 	signal, noise      float64 // Σx², Σ(x - value)²
+	fourth             float64 // Σx⁴
 	amax               float32
 }
 
@@ -65,15 +66,22 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 			all.flushed += s.flushed
 			all.signal += s.signal
 			all.noise += s.noise
+			all.fourth += s.fourth
 			all.amax = fp8.MaxAmax(all.amax, s.amax)
 		}
 		if all.noise != 0 { // for a zero tensor, noise and signal are 0
 			all.noise /= all.signal
 		}
+		kurtosis := 0.0
+		if all.signal != 0 {
+			kurtosis = all.fourth / all.signal * elems / all.signal
+		}
 		out[backend.HealthSaturated] = float32(float64(all.saturated) / elems)
 		out[backend.HealthFlushed] = float32(float64(all.flushed) / elems)
 		out[backend.HealthNoise] = float32(all.noise)
 		out[backend.HealthAmax] = all.amax
+		out[backend.HealthRMS] = float32(math.Sqrt(all.signal / elems))
+		out[backend.HealthKurtosis] = float32(kurtosis)
 		countZeros()
 		zero := 0
 		for _, n := range zeros {
@@ -122,7 +130,9 @@ func (s *castSums) add(x []float32, codes []uint8, values *[256]float32, scale, 
 			s.flushed++
 		}
 		d := x - value
-		s.signal += x * x // exact too
+		square := x * x // exact too
+		s.signal += square
+		s.fourth += float64(square * square)
 		s.noise += float64(d * d)
 	}
 }

@@ -56,6 +56,41 @@ func TestCastHealthOfNormalNumbers(t *testing.T) {
 	}
 	d := tr.run()
 	for i, c := range cases {
-		require.InDelta(t, c.want, -10*math.Log10(d.values(out[i])[backend.HealthNoise]), 0.05, c.name)
+		health := d.values(out[i])
+		require.InDelta(t, c.want, -10*math.Log10(health[backend.HealthNoise]), 0.05, c.name)
+		require.InDelta(t, 1, health[backend.HealthRMS], 0.005, c.name)
+		require.InDelta(t, 3, health[backend.HealthKurtosis], 0.03, c.name)
+	}
+}
+
+// TestKurtosis measures tensors with known moments, one of them with squares that FP32 cannot
+// hold.
+func TestKurtosis(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		values        []float32
+		rms, kurtosis float64
+	}{
+		{"equal", []float32{3, -3, 3, -3}, 3, 1},
+		{"outlier", []float32{0, 0, 8, 0}, 4, 4},
+		{"two", []float32{1, 1, 1, 3}, math.Sqrt(3), 21. / 9},
+		{"tiny", []float32{0, 0x1p-100, 0, 0}, 0x1p-101, 4},
+		{"zero", make([]float32, 4), 0, 0},
+		{"infinite", []float32{float32(math.Inf(1)), 1, 1, 1}, math.Inf(1), math.NaN()},
+	} {
+		tr := newTrial(t)
+		x := tr.tensor("x", fp8.F32, c.values, 1, 4)
+		codes := tr.program.Temp("codes", fp8.E4M3, 1, 4)
+		codes.Scale = tr.tensor("scale_inv", fp8.F32, []float32{1}, 1)
+		health := tr.tensor("health", fp8.F32, nil, backend.HealthFields)
+		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: codes}}})
+		tr.program.Add(&backend.CastHealth{X: x, Codes: codes, Out: health})
+		got := tr.run().values(health)
+		if math.IsNaN(c.kurtosis) {
+			require.True(t, math.IsNaN(got[backend.HealthKurtosis]), c.name)
+		} else {
+			require.InEpsilon(t, 1+c.kurtosis, 1+got[backend.HealthKurtosis], 1e-6, c.name)
+		}
+		require.Equal(t, float32(c.rms), float32(got[backend.HealthRMS]), c.name)
 	}
 }

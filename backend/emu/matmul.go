@@ -13,8 +13,7 @@ import (
 
 var _ = implementOp(row{blockScaled: []string{"A", "B"}}, (*binder).matMul)
 
-// matMul binds a MatMul to a gemm. AMX's arithmetic takes only operands with per-tensor
-// scales, and no F32.
+// matMul binds a MatMul to a gemm.
 func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 	var sum *arith.Sum // of the device model
 	if m := b.model; m != nil && o.A.DType.IsQuantized() {
@@ -25,7 +24,7 @@ func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 	}
 	blocked := scaledByBlock(o.A) || scaledByBlock(o.B)
 	multiply := gemm.New
-	if b.amx && !blocked && gemm.AMXMultiplies(o.A.DType, o.B.DType) {
+	if b.amx && gemm.AMXMultiplies(o.A.DType, o.B.DType) {
 		multiply = gemm.NewAMX
 	}
 	run := 0 // promotion interval in elements of k; 0: none

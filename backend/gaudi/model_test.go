@@ -54,7 +54,7 @@ func TestLayersOfAModelAreEqual(t *testing.T) {
 		_, many, _ := lowered(t, c.model, preset(t, c.preset, c.many))
 		require.Equal(t, len(few.units), len(many.units), c.preset)
 		for _, u := range many.units {
-			require.Less(t, len(u.graph.Nodes), 850, u.name) // the largest unit measures every cast of a layer
+			require.Less(t, len(u.graph.Nodes), 1000, u.name) // the largest unit measures every cast of a layer
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestRecipesAreLowered(t *testing.T) {
 				return masked || row.Granularity != (recipe.Granularity{}) && row.Granularity != recipe.PerTensor
 			}) {
 				require.ErrorIs(t, err, backend.ErrUnsupported, name)
-				require.ErrorContains(t, err, "unsupported by backend gaudi: recipe "+name)
+				require.ErrorContains(t, err, "unsupported by backend "+s.DeviceName()+": recipe "+name)
 				continue
 			}
 			require.NoError(t, err, name)

@@ -96,7 +96,7 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 	unit := b.where(b.equal(amax, zero), one, amax)
 	total := func(v value) value { return b.overAll("reduce_sum", v) }
 	count := func(mask value) value { return total(b.where(mask, one, zero)) }
-	var sums [4]value // saturated, flushed, signal, noise
+	var sums [5]value // saturated, flushed, signal, noise, fourth powers
 	for i, p := range ranges {
 		// Widened again: a range kept in F32 from the first pass would occupy memory until here.
 		x, c := b.widened(o.X, of(all, p)), of(codes, p)
@@ -105,11 +105,13 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 		nonzero := b.where(b.greater(magnitude, zero), one, zero)
 		isZero := b.equal(b.cast(c, libsynapse.F32), zero)
 		signal, noise := b.div(x, unit), b.div(b.sub(x, b.widened(o.Codes, c)), unit)
+		square := b.mul(signal, signal)
 		for k, sum := range [...]value{
 			count(b.greater(magnitude, limit)),
 			total(b.where(isZero, nonzero, zero)),
-			total(b.mul(signal, signal)),
+			total(square),
 			total(b.mul(noise, noise)),
+			total(b.mul(square, square)),
 		} {
 			if i > 0 {
 				sum = b.add(sums[k], sum)
@@ -118,12 +120,15 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 		}
 	}
 	noise := b.where(b.equal(sums[3], zero), zero, b.div(sums[3], sums[2]))
+	// Where X is not finite, the sums are NaN, and its root mean square is its amax.
+	rms := b.where(b.equal(sums[2], sums[2]), b.mul(unit, b.sqrt(b.mul(sums[2], n))), amax)
+	kurtosis := b.where(b.equal(amax, zero), zero, b.div(b.div(b.div(sums[4], sums[2]), n), sums[2]))
 	log2 := b.mul(b.log(scale), b.constant(1/math.Ln2))
-	// Per-tensor: smallest and largest scale are equal, the spread is 0, and the outer factor 1.
+	// Per-tensor: smallest and largest scale are equal, the spread is 0, and the outer scale 1.
 	is := func(v value, x float32) value { return b.where(b.equal(v, b.constant(x)), one, zero) }
 	lowest, highest := o.Codes.Scale.DType.ScaleRange()
 	b.out(o.Out, b.concat(0, b.mul(sums[0], n), b.mul(sums[1], n), noise, amax, scale, scale, log2, zero,
-		is(amax, 0), is(scale, lowest), is(scale, highest), one))
+		is(amax, 0), is(scale, lowest), is(scale, highest), one, rms, kurtosis))
 	return nil
 }
 

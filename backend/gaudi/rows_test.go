@@ -124,7 +124,7 @@ func TestCastHealthInRanges(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, host.SetValues(x, ramp(n*cols)))
 	require.NoError(t, host.SetValues(codes.Scale, []float64{0x1p-13}))
-	clipped, flushed, amax := 0.0, 0.0, 0.0
+	clipped, flushed, amax, squares, fourth := 0.0, 0.0, 0.0, 0.0, 0.0
 	for _, v := range ramp(n * cols) {
 		if math.Abs(v) > float64(fp8.E5M2.ClipLimit())*0x1p-13 {
 			clipped++
@@ -133,6 +133,8 @@ func TestCastHealthInRanges(t *testing.T) {
 			flushed++
 		}
 		amax = max(amax, math.Abs(v))
+		squares += v * v / (n * cols)
+		fourth += v * v * v * v / (n * cols)
 	}
 	require.Len(t, rangesOf(x, limit), 3)
 	nodes := map[int]int{}
@@ -160,7 +162,7 @@ func TestCastHealthInRanges(t *testing.T) {
 		}
 		require.NoError(t, l.run())
 		got := l.decode(libsynapse.F32, memory[out])
-		require.InDeltaSlice(t, []float64{clipped / (n * cols), flushed / (n * cols), 1, amax, 0x1p-13, 0x1p-13, -13, 0, 0, 0, 0, 1}, got, 1e-5)
+		require.InDeltaSlice(t, []float64{clipped / (n * cols), flushed / (n * cols), 1, amax, 0x1p-13, 0x1p-13, -13, 0, 0, 0, 0, 1, math.Sqrt(squares), fourth / (squares * squares)}, got, 1e-5)
 	}
 	require.Greater(t, nodes[limit], nodes[maxBytes])
 }

@@ -16,7 +16,7 @@ func (b *Backend) castHealth(o *backend.CastHealth) {
 		outer = b.stored(o.Codes.Outer)[0]
 	}
 	limit := float64(o.Codes.DType.ClipLimit())
-	var saturated, flushed, signal, noise, amax, zeros float64
+	var saturated, flushed, signal, fourth, noise, amax, zeros float64
 	blocks := make([]float64, len(scales)) // amaxes
 	for i, x := range b.read(o.X) {
 		block := o.Codes.ScaleIndex(i)
@@ -28,6 +28,7 @@ func (b *Backend) castHealth(o *backend.CastHealth) {
 			flushed++
 		}
 		signal += x * x
+		fourth += x * x * x * x
 		noise += (x - values[i]) * (x - values[i])
 		amax, blocks[block] = maxAmax(amax, x), maxAmax(blocks[block], x)
 	}
@@ -43,6 +44,10 @@ func (b *Backend) castHealth(o *backend.CastHealth) {
 	out := make([]float64, backend.HealthFields)
 	out[backend.HealthSaturated], out[backend.HealthFlushed] = saturated/n, flushed/n
 	out[backend.HealthNoise], out[backend.HealthAmax] = noise, amax
+	out[backend.HealthRMS] = math.Sqrt(signal / n)
+	if signal != 0 {
+		out[backend.HealthKurtosis] = fourth / signal * n / signal
+	}
 	out[backend.HealthZeroBlocks], out[backend.HealthOuter] = zeros/float64(len(scales)), outer
 	scaleStatistics(out, scales, o.Codes.Scale.DType)
 	b.store(o.Out, out)

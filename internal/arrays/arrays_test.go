@@ -149,7 +149,7 @@ func TestWrites(t *testing.T) {
 		require.Equal(t, want.data, data, want.name)
 	}
 	require.Equal(t, "e8m0", f.Metadata()["scale"])
-	require.Equal(t, "e3m4", f.Metadata()["eight.format"])
+	require.Equal(t, "e3m4", f.Metadata()["format.eight"])
 
 	dir := filepath.Join(t.TempDir(), "new")
 	list = append(list, Tensor{"wide", fp8.BF16, []int{1, 2}, []byte{0x80, 0x3f, 0x00, 0xc0}})

@@ -32,6 +32,10 @@ func (t Tensor) elems() int {
 	return n
 }
 
+// Suffixes of the names of tensors that belong to a tensor of codes: the scale_inv of its
+// blocks, and that of the whole tensor beside them.
+const scaleSuffix, outerSuffix = ".scale_inv", ".outer"
+
 // CheckOut returns the extension of a file that Write shall write, see Ext. It refuses a file,
 // or one beside it, that a command also reads.
 func CheckOut(file string, inputs ...string) (ext string, err error) {
@@ -41,7 +45,7 @@ func CheckOut(file string, inputs ...string) (ext string, err error) {
 	written := []string{file}
 	if ext == ".npy" {
 		base := strings.TrimSuffix(file, filepath.Ext(file))
-		written = append(written, base+".scale_inv.npy", base+".outer.npy")
+		written = append(written, base+scaleSuffix+".npy", base+outerSuffix+".npy")
 	}
 	for _, out := range written {
 		to, err := os.Stat(out)
@@ -79,7 +83,7 @@ func Write(file string, list []Tensor, metadata map[string]string) error {
 // WriteSafetensors writes a file of tensors. A format that safetensors names (F8_E4M3, F4,
 // F6_E2M3, …) has that dtype; codes of less than eight bits follow each other without gaps,
 // the first in the lowest bits. Other formats have one code in each byte (U8), and the
-// metadata "NAME.format" gives the format of every tensor in Octet's words.
+// metadata "format.NAME" gives the format of every tensor in Octet's words.
 func WriteSafetensors(file string, list []Tensor, metadata map[string]string) error {
 	all := map[string]string{}
 	var sources []safetensors.Source
@@ -97,7 +101,7 @@ func WriteSafetensors(file string, list []Tensor, metadata map[string]string) er
 			data = pack(t.inBytes(), f.Bits)
 		}
 		s.Data = safetensors.Bytes(data)
-		all[t.Name+".format"] = t.DType.String()
+		all[safetensors.FormatKey+t.Name] = t.DType.String()
 		sources = append(sources, s)
 	}
 	for key, value := range metadata {

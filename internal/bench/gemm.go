@@ -84,7 +84,7 @@ func (b *Bench) GEMM(layers []Layer, formats []Operands) ([]Case, error) {
 		for _, f := range formats {
 			r, _, err := f.Recipe.Over(nil).For(b.spec.E4M3, b.spec.Pairs, middle)
 			if err != nil {
-				return nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, b.spec.Backend, err)
+				return nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, b.spec.DeviceName(), err)
 			}
 			for _, pass := range Passes {
 				list = append(list, b.gemm(l, Operands{f.Name, r}, pass))

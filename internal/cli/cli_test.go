@@ -210,7 +210,7 @@ func TestGemm(t *testing.T) {
 	for want, args := range map[string][]string{
 		"give two files, or none":                                     {a},
 		"--explain prints text: omit --json":                          {a, b, "--backend", "emu:h100", "--explain", "0,0", "--json"},
-		"expected two of up to eight bits":                            {"--formats", "e4m3"},
+		"expected formats of up to eight bits":                        {"--formats", "bf16"},
 		"not of the form MxNxK":                                       {"--shape", "3x3"},
 		"the result has 2 rows and 1 columns":                         {a, b, "--explain", "0,1"},
 		"expected a row and a column":                                 {a, b, "--explain", "x"},
@@ -262,14 +262,27 @@ func TestRecipes(t *testing.T) {
 	}
 	for _, name := range []string{"cuda", "gaudi"} {
 		table, _ := succeed(t, "recipes", "mxfp8", "--backend", name)
-		require.Contains(t, table, "\nnote: "+name+" does not compute this recipe: recipe mxfp8: layers.0.self_attn.q_proj:")
+		assumed := map[string]string{"cuda": "cuda (any GPU from Ada on; cuda:sm_90 names Hopper, cuda:sm_100 Blackwell)", "gaudi": "gaudi (Gaudi 2)"}[name]
+		require.Contains(t, strings.ReplaceAll(table, "\n", " "), " note: unsupported by backend "+assumed+": recipe mxfp8: layers.0.self_attn.q_proj:")
 		status, _, stderr := octet("plan", "--recipe", "mxfp8", "--backend", name)
 		require.Equal(t, exitInput, status)
 		e4m3 := map[string]string{"cuda": "e4m3", "gaudi": "e4m3ieee"}[name]
 		require.Equal(t, fmt.Sprintf("octet: unsupported by backend %s: recipe mxfp8: layers.0.self_attn.q_proj: fprop multiplies input in %s 1x32 e8m0 by weight in %[2]s 1x32 e8m0, "+
 			"which the device's GEMM library does not support; to change the granularity and scale of input and weight, add this row before all others in [[precision.rows]]: "+
-			`scope = "layers.*", granularity = "tensor", scale = "pow2"`+"\n", name, e4m3), stderr)
+			`scope = "layers.*", granularity = "tensor", scale = "pow2"`+"\n", assumed, e4m3), stderr)
 	}
+	notes := func(args ...string) string {
+		table, _ := succeed(t, append([]string{"recipes"}, args...)...)
+		_, notes, _ := strings.Cut(table, "\nnote: ")
+		return strings.Join(strings.Fields(notes), " ")
+	}
+	const outside = ", which the GEMM library of the modelled device does not support: only "
+	require.Equal(t, "fprop multiplies input in e2m1 1x32 e8m0 by weight in e2m1 1x32 e8m0"+outside+"emu:b200 computes this recipe (docs/device-models.md says how)", notes("mxfp4", "--backend", "emu:b200"))
+	require.Contains(t, notes("mxfp8", "--backend", "emu:h100"), outside+"emu:h100")
+	require.Empty(t, notes("deepseek-v3", "--backend", "emu:h100"))
+	require.Equal(t, "recipe fp8-smooth multiplies no integers: its results are those of backend emu, as emu:accum16,saturate adds up integers alone in 16 bits", notes("fp8-smooth", "--backend", "emu:accum16,saturate"))
+	require.Empty(t, notes("int8-switchback", "--backend", "emu:accum16"))
+	require.Contains(t, notes("fp16", "--backend", "cuda:sm_90"), "unsupported by backend cuda (compute capability 9.0): recipe fp16 has activations in fp16")
 	status, out, stderr := octet("recipes", "fp8_smooth")
 	require.Equal(t, exitInput, status)
 	require.Empty(t, out)

@@ -26,7 +26,7 @@ type dumpCmd struct {
 func (dumpCmd) Help() string {
 	return `The command repeats the run from its newest intact checkpoint before the step, on the backend and device model that wrote it bit for bit. It does not change the run folder. A tensor has the value of the last op of the forward and backward passes that reads or writes it, in the last micro-batch of the first rank. Tensors that only the update reads or writes have their values after it.
 
-A tensor with a scale has NAME (codes), NAME.scale_inv, NAME.outer (the second factor of NVFP4) and NAME.value (FP32). .npy files hold codes one in each byte, and BF16 as FP32; their names have "all" for the "*" of a block, as in 1xall.
+A tensor with a scale has NAME (codes), NAME.scale_inv, NAME.outer (the scale_inv of the whole tensor, in NVFP4) and NAME.value (FP32). .npy files hold codes one in each byte, and BF16 as FP32; their names have "all" for the "*" of a block, as in 1xall.
 
 Examples:
   octet dump runs/mine --step 100 --tensor 'layers.1.mlp.*' --out mlp

@@ -26,7 +26,7 @@ type evalCmd struct {
 
 // Help returns the text that eval --help adds.
 func (evalCmd) Help() string {
-	return `Loss is in nats per token. Bits per byte are printed for models whose tokens are bytes.
+	return `Loss is in nats per token. Bits per byte are printed for models whose tokens are bytes. A recipe with per-tensor scales takes those of the run. If the run trained with another recipe, the scales are measured first, in 16 batches of its training data, or of --data.
 
 Examples:
   octet eval runs/mine
@@ -48,6 +48,7 @@ type evaluated struct {
 	Loss        writers.Float  `json:"loss"` // nats per token
 	Perplexity  writers.Float  `json:"perplexity"`
 	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"` // bytes as tokens only
+	Calibrated  int64          `json:"calibration_tokens,omitempty"`
 }
 
 func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
@@ -57,11 +58,15 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	t.reportSkipped(w.Skipped)
-	stream, closeData, err := c.stream(ctx, t, w)
+	corpus, err := c.corpus(ctx, t, w)
 	if err != nil {
 		return badInput(err)
 	}
-	defer func() { err = errors.Join(err, closeData()) }()
+	defer func() { err = errors.Join(err, corpus.Close()) }()
+	stream := corpus.Val
+	if len(c.Data) > 0 {
+		stream = corpus.Train
+	}
 	seq, batch := c.Seq, evalBatch
 	if w.Run != nil {
 		batch = w.Run.Train.MicroBatch
@@ -85,7 +90,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	d := memoryLimited{compileNotice{dev, t.err}, "the evaluation", "use a smaller --seq, or a machine with more memory"}
-	evaluator, err := infer.NewEvaluator(ctx, w.Model, w.Recipe, w, d, batch, seq)
+	evaluator, err := infer.NewEvaluator(ctx, w.Model, w.Recipe, w, d, batch, seq, corpus.Train)
 	if err != nil {
 		return modelError(err)
 	}
@@ -98,6 +103,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	e := evaluated{
 		Path: w.Path, Recipe: w.Recipe.Name, Tokens: stream.Len() - 1,
 		Loss: writers.Float(loss), Perplexity: writers.Float(math.Exp(loss)),
+		Calibrated: evaluator.Calibrated,
 	}
 	if w.Model.Vocab == data.TextVocab {
 		bits := writers.Float(loss / math.Ln2)
@@ -108,6 +114,13 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	tw := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "checkpoint\t%s\nrecipe\t%s\ntokens\t%s\n", e.Path, e.Recipe, writers.Count(e.Tokens))
+	if e.Calibrated > 0 {
+		of := "the data's training part"
+		if len(c.Data) > 0 {
+			of = "--data"
+		}
+		fmt.Fprintf(tw, "scales\tmeasured on %s tokens of %s\n", writers.Count(e.Calibrated), of)
+	}
 	fmt.Fprintf(tw, "loss\t%.4f nats per token\nperplexity\t%.3f\n", e.Loss, e.Perplexity)
 	if e.BitsPerByte != nil {
 		fmt.Fprintf(tw, "bits per byte\t%.4f\n", *e.BitsPerByte)
@@ -115,31 +128,27 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	return tw.Flush()
 }
 
-// stream returns the tokens to evaluate on: all of --data, or the validation part of the
-// run's data.
-func (c evalCmd) stream(ctx context.Context, t *terminal, w *run.Weights) (data.Tokens, func() error, error) {
+// corpus returns the data to evaluate on: --data as the training part, or the run's data,
+// of which the validation part counts.
+func (c evalCmd) corpus(ctx context.Context, t *terminal, w *run.Weights) (*data.Corpus, error) {
 	if len(c.Data) > 0 {
-		corpus, err := data.OpenFiles(c.Data, data.Options{Vocab: w.Model.Vocab})
-		if err != nil {
-			return nil, nil, err
-		}
-		return corpus.Train, corpus.Close, nil
+		return data.OpenFiles(c.Data, data.Options{Vocab: w.Model.Vocab})
 	}
 	config := train.Default()
 	if w.Run != nil {
 		config = *w.Run
 	} else if w.Model.Vocab != data.TextVocab {
-		return nil, nil, fmt.Errorf("%s does not say which data it was trained on: give data with --data", w.Path)
+		return nil, fmt.Errorf("%s does not say which data it was trained on: give data with --data", w.Path)
 	}
 	corpus, note, err := run.OpenCorpus(ctx, config, t.sources)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if note != "" {
 		fmt.Fprintf(prose(t.err), "validation data: %s\n", note)
 	}
 	if corpus.Val == nil || corpus.Val.Len() == 0 {
-		return nil, nil, errors.Join(errors.New("the run's data has no validation part: give data with --data"), corpus.Close())
+		return nil, errors.Join(errors.New("the run's data has no validation part: give data with --data"), corpus.Close())
 	}
-	return corpus.Val, corpus.Close, nil
+	return corpus, nil
 }

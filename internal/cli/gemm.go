@@ -21,9 +21,9 @@ import (
 )
 
 type gemmCmd struct {
-	A       string `arg:"" optional:"" name:"A" help:"A .npy or safetensors file of one matrix of values, which the device casts; or a text file of FP8 codes: a line for each row, two hexadecimal digits for each code; default: random codes."`
+	A       string `arg:"" optional:"" name:"A" help:"A .npy or safetensors file of one matrix of values, which the device casts; a safetensors file of one matrix of codes with its scales, as octet quantize writes it; or a text file of codes of eight bits: a line for each row, two hexadecimal digits for each code; default: random codes."`
 	B       string `arg:"" optional:"" name:"B" help:"File of the second matrix, whose rows are multiplied with the rows of A."`
-	Formats string `default:"e4m3,e4m3" placeholder:"A,B" help:"Formats of the operands: e4m3 or e5m2, of values also others, such as e2m1,e2m1; default: ${default}."`
+	Formats string `default:"e4m3,e4m3" placeholder:"A,B" help:"Formats of the operands that the device casts, or of codes in text files and random ones, which have eight bits; one format is for both; default: ${default}."`
 	Shape   string `default:"1x1x64" placeholder:"MxNxK" help:"Shape of random matrices: A is MxK, B is NxK; default: ${default}."`
 	Seed    uint64 `default:"1" placeholder:"N" help:"Seed of random matrices; default: ${default}."`
 	Scales  string `placeholder:"A,B" help:"For codes: two text files of E8M0 scales, one for each 32 codes of a row (MXFP8), or the word random."`
@@ -46,7 +46,8 @@ Examples:
   octet gemm --backend emu:gaudi2 --formats e5m2,e5m2 --shape 4x4x4096
   octet gemm --backend emu:b200 --scales random --explain 0,0
   octet gemm a.txt b.txt --backend emu:b200 --json
-  octet gemm a.npy b.npy --formats e4m3,e5m2 --granularity row --out c.npy`
+  octet gemm a.npy b.npy --formats e4m3,e5m2 --granularity row --out c.npy
+  octet gemm codes.safetensors b.npy --formats e4m3 --granularity row`
 }
 
 func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
@@ -78,7 +79,7 @@ func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	result, err := gemm.Multiply(ctx, dev, a, b, c.accum())
+	result, err := gemm.Multiply(ctx, dev, a.Operand(), b.Operand(), c.accum())
 	if err != nil {
 		return badInput(err)
 	}
@@ -146,10 +147,16 @@ func (c gemmCmd) formats() (formats [2]fp8.DType, err error) {
 	if err != nil {
 		return formats, err
 	}
-	left, right, _ := strings.Cut(c.Formats, ",")
+	left, right, two := strings.Cut(c.Formats, ",")
+	if !two {
+		right = left
+	}
 	for i, text := range []string{left, right} {
-		if formats[i], err = fp8.ParseDType(text); err != nil || !formats[i].IsQuantized() {
-			return formats, fmt.Errorf("--formats %s: expected two of up to eight bits, such as e5m2,e4m3", c.Formats)
+		if formats[i], err = fp8.ParseDType(text); err != nil {
+			return formats, fmt.Errorf("--formats: %w", err)
+		}
+		if !formats[i].IsQuantized() {
+			return formats, fmt.Errorf("--formats %s: expected formats of up to eight bits, such as e5m2,e4m3", c.Formats)
 		}
 		if formats[i] == fp8.E4M3 {
 			formats[i] = spec.E4M3

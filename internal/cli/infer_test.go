@@ -45,6 +45,23 @@ func TestEval(t *testing.T) {
 	whole := eval(dir, "--data", text)
 	require.EqualValues(t, 19_999, whole.Tokens)
 
+	// The run has no scales of another recipe: they are measured.
+	require.Zero(t, own.Calibrated)
+	for _, recipe := range []string{"nvfp4", "nvfp4-plain", "int8-switchback"} {
+		other := eval(dir, "--recipe", recipe, "--data", text)
+		require.InDelta(t, float64(whole.Loss), float64(other.Loss), 0.05, recipe)
+		if recipe != "nvfp4" { // whose BF16 layers are all of this model
+			require.EqualValues(t, 16*2*32, other.Calibrated, recipe)
+		}
+	}
+	table, _ := succeed(t, "eval", dir, "--recipe", "nvfp4-plain")
+	require.Contains(t, table, "measured on 1,024 tokens of the data's training part\n")
+	table, _ = succeed(t, "eval", dir, "--recipe", "nvfp4-plain", "--data", text)
+	require.Contains(t, table, "measured on 1,024 tokens of --data\n")
+	status, _, stderr := octet("generate", dir, "--prompt", "x", "--recipe", "nvfp4-plain")
+	require.Equal(t, exitInput, status)
+	require.Contains(t, stderr, "recipe nvfp4-plain needs saved scales")
+
 	// Evaluation does not use a batch size that only fits a larger machine.
 	config := read(t, dir, "config.toml")
 	larger := strings.Replace(config, "micro_batch = 2 ", "micro_batch = 16000000 ", 1)
@@ -53,7 +70,7 @@ func TestEval(t *testing.T) {
 	require.InDelta(t, float64(own.Loss), float64(eval(dir).Loss), 1e-6)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.toml"), []byte(config), 0o600))
 
-	table, stderr := succeed(t, "eval", dir)
+	table, stderr = succeed(t, "eval", dir)
 	require.Empty(t, stderr)
 	for _, row := range []string{"checkpoint ", "recipe ", "tokens ", "loss ", "perplexity ", "bits per byte "} {
 		require.Contains(t, table, row)
@@ -112,7 +129,7 @@ func TestGenerate(t *testing.T) {
 		{"--prompt", []string{dir}},
 		{"no such run", []string{"none", "--prompt=x"}},
 		{"unknown recipe", []string{dir, "--prompt=x", "--recipe=fp7"}},
-		{"without the scales", []string{filepath.Join(dir, "hf"), "--prompt=x", "--recipe=fp8-delayed"}},
+		{"needs saved scales", []string{filepath.Join(dir, "hf"), "--prompt=x", "--recipe=fp8-delayed"}},
 	} {
 		if strings.HasSuffix(test.args[0], "hf") {
 			bareWeights(t, dir, test.args[0])

@@ -33,7 +33,7 @@ type quantizeCmd struct {
 // castFlags hold the part of a recipe's row that says how an operand is scaled.
 type castFlags struct {
 	Granularity string `default:"tensor" placeholder:"NAME" help:"Elements that share a scale: tensor, row, or a block's rows and columns, such as 1x32 and 128x128; default: ${default}."`
-	Scale       string `default:"pow2" placeholder:"NAME" help:"Format of the scales: pow2, fp32, e8m0, e8m0:floor, or a format such as e4m3, with +fp32 for a second factor per tensor; default: ${default}."`
+	Scale       string `default:"pow2" placeholder:"NAME" help:"Format of the scales: pow2, fp32, e8m0, e8m0:floor, or a format such as e4m3, with +fp32 for an outer scale per tensor; default: ${default}."`
 }
 
 // cast returns the cast to a format that the flags describe.
@@ -67,9 +67,9 @@ func (f castFlags) cast(flag, format, rounding string) (c recipe.Cast, err error
 func (quantizeCmd) Help() string {
 	return `The backend casts each matrix with the ops of a training step. Scales come from the matrix itself; blocks lie along the rows, K of a GEMM. FP64 is rounded to FP32 first.
 
-"saturated" elements exceed the largest value by more than half a step; "flushed" ones become 0. Zeros of a block that is all 0 are not flushed. The relative error is the norm of the errors over the norm of the matrix. scale_inv is the stored scale, which multiplies a code to give its value. The histogram counts the codes by magnitude, or by binade in formats of more than four bits.
+"saturated" elements exceed the largest value by more than half a step; "flushed" ones become 0. "lowest" and "highest" are the shares of the stored scales at the ends of their format. Zeros of a block that is all 0 are not flushed. The relative error is the norm of the errors over the norm of the matrix. scale_inv is the stored scale, which multiplies a code to give its value. The histogram counts the codes by magnitude, or by binade in formats of more than four bits.
 
-A safetensors file gets NAME, NAME.scale_inv and NAME.outer (the second factor). A .npy file holds one code in each byte, as do the files of the scales, unless these are FP32.
+A safetensors file gets NAME, NAME.scale_inv and NAME.outer (the outer scale_inv, of the whole matrix). A .npy file holds one code in each byte, as do the files of the scales, unless these are FP32.
 
 Examples:
   octet quantize w.npy --format e2m1 --granularity 1x16 --scale e4m3+fp32
@@ -87,6 +87,9 @@ type quantized struct {
 	Scale         string         `json:"scale"`
 	Rounding      string         `json:"rounding"`
 	Bits          float64        `json:"bits_per_element"` // scales included
+	NaN           int            `json:"nan"`
+	Infinite      int            `json:"infinite"`
+	NotFinite     *[2]int        `json:"first_not_finite,omitempty"` // row and column
 	Amax          writers.Float  `json:"amax"`
 	RelativeError writers.Float  `json:"relative_error"`
 	SQNR          writers.Float  `json:"sqnr_db"` // null: no error, or not finite
@@ -176,6 +179,19 @@ func newQuantized(m arrays.Matrix, r *quantize.Result) quantized {
 		Lowest: h(backend.HealthLowestScales), Highest: h(backend.HealthHighestScales),
 		Histogram: r.Histogram(),
 	}
+	for i, v := range m.Values {
+		switch {
+		case v-v == 0:
+			continue
+		case v != v:
+			q.NaN++
+		default:
+			q.Infinite++
+		}
+		if q.NotFinite == nil {
+			q.NotFinite = &[2]int{i / m.Cols, i % m.Cols}
+		}
+	}
 	if r.Cast.Scale.Outer {
 		q.Outer = new(writers.Float(r.Outer))
 	}
@@ -188,6 +204,9 @@ func (q quantized) print(out io.Writer) error {
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "tensor\t%s: %s %v, amax %.4g\n", q.Tensor, q.Source, q.Shape, float64(q.Amax))
 	fmt.Fprintf(w, "cast\t%s %s %s %s, %.4g bits per element\n", q.Format, q.Granularity, q.Scale, q.Rounding, q.Bits)
+	if q.NotFinite != nil {
+		fmt.Fprintf(w, "not finite\t%d NaN, %d infinite, the first at %v: the error has no value\n", q.NaN, q.Infinite, *q.NotFinite)
+	}
 	sqnr := fmt.Sprintf("%.2f dB", float64(q.SQNR))
 	if q.RelativeError == 0 {
 		sqnr = "no error"

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,20 +94,20 @@ scale_inv  2^0
 	require.Equal(t, 1, strings.Count(out, "amax 3"))
 
 	for want, args := range map[string][]string{
-		"missing flags: --format":                   {w},
-		"--format bf16: expected a format of up to": {w, "--format", "bf16"},
-		`--format: unknown number format "e9m9"`:    {w, "--format", "e9m9"},
-		`--granularity: unknown granularity "3"`:    {w, "--format", "e4m3", "--granularity", "3"},
-		"--granularity: it is empty":                {w, "--format", "e4m3", "--granularity", ""},
-		"--scale: unknown scale format":             {w, "--format", "e4m3", "--scale", "e9"},
-		"--rounding: unknown rounding":              {w, "--format", "e4m3", "--rounding", "up"},
-		"is a format of block scales":               {w, "--format", "e4m3", "--scale", "e8m0"},
-		"name ends in .npy or .safetensors":         {"w.txt", "--format", "e4m3"},
-		"--out: q.bin: expected":                    {w, "--format", "e4m3", "--out", "q.bin"},
-		"none.npy: no such file":                    {"none.npy", "--format", "e4m3"},
-		"matches c":                                 {two, "--format", "e4m3", "--tensor", "c"},
-		"several matrices, a .npy file holds one":   {two, "--format", "e4m3", "--out", filepath.Join(dir, "x.npy")},
-		"columns, LD and Offset must be even":       {npyFile(t, filepath.Join(dir, "odd.npy"), 2, 3), "--format", "e2m1"},
+		"missing flags: --format":                                 {w},
+		"--format bf16: expected a format of up to":               {w, "--format", "bf16"},
+		`--format: unknown number format "e9m9"`:                  {w, "--format", "e9m9"},
+		`--granularity: unknown granularity "3"`:                  {w, "--format", "e4m3", "--granularity", "3"},
+		"--granularity: it is empty":                              {w, "--format", "e4m3", "--granularity", ""},
+		"--scale: unknown scale format":                           {w, "--format", "e4m3", "--scale", "e9"},
+		"--rounding: unknown rounding":                            {w, "--format", "e4m3", "--rounding", "up"},
+		"is a format of block scales":                             {w, "--format", "e4m3", "--scale", "e8m0"},
+		"name ends in .npy or .safetensors":                       {"w.txt", "--format", "e4m3"},
+		"--out: q.bin: expected":                                  {w, "--format", "e4m3", "--out", "q.bin"},
+		"none.npy: no such file":                                  {"none.npy", "--format", "e4m3"},
+		"matches c":                                               {two, "--format", "e4m3", "--tensor", "c"},
+		"several matrices, a .npy file holds one":                 {two, "--format", "e4m3", "--out", filepath.Join(dir, "x.npy")},
+		"odd: rows of 3 elements: a byte holds two codes of e2m1": {npyFile(t, filepath.Join(dir, "odd.npy"), 2, 3), "--format", "e2m1"},
 	} {
 		status, stdout, stderr := octet(append([]string{"quantize"}, args...)...)
 		require.Equal(t, exitInput, status, want)
@@ -115,6 +116,19 @@ scale_inv  2^0
 			require.Empty(t, stdout)
 		}
 	}
+}
+
+// octet quantize names values that are not finite.
+func TestQuantizeNotFinite(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.npy")
+	var b bytes.Buffer
+	values := []float32{1, 2, 3, 4, float32(math.Inf(-1)), 5, float32(math.NaN()), float32(math.NaN())}
+	require.NoError(t, npy.Write(&b, npy.Array{DType: npy.Float32, Shape: []int{2, 4}, Data: fp8.AppendFloats(nil, values...)}))
+	require.NoError(t, os.WriteFile(file, b.Bytes(), 0o600))
+	out, _ := succeed(t, "quantize", file, "--format", "e4m3")
+	require.Contains(t, out, "not finite  2 NaN, 1 infinite, the first at [1 0]")
+	out, _ = succeed(t, "quantize", file, "--format", "e4m3", "--json")
+	require.Contains(t, out, `"nan":2,"infinite":1,"first_not_finite":[1,0]`)
 }
 
 // octet gemm casts the values of .npy files, multiplies them with their scales, and writes
@@ -139,6 +153,11 @@ func TestGemmOfValues(t *testing.T) {
 	got, err := npy.ReadFile(c)
 	require.NoError(t, err)
 	require.Equal(t, npy.Array{DType: npy.Float32, Shape: []int{2, 3}, Data: fp8.AppendFloats(nil, 85, 85, 85, 85, 85, 85)}, got)
+
+	q := filepath.Join(dir, "q.safetensors")
+	succeed(t, "quantize", a, "--format", "e2m1", "--out", q)
+	out, _ = succeed(t, "gemm", q, b, "--formats", "e4m3") // codes of one operand, values of the other
+	require.Equal(t, want, out)
 
 	codes := filepath.Join(dir, "codes.txt")
 	require.NoError(t, os.WriteFile(codes, []byte("38\n"), 0o600))

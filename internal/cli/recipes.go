@@ -12,6 +12,7 @@ import (
 
 	"octet/backend"
 	"octet/internal/config"
+	"octet/nn"
 	"octet/recipe"
 	"octet/train"
 )
@@ -65,9 +66,9 @@ func (c recipesCmd) Run(t *terminal) error {
 		if err != nil {
 			return err
 		}
-		r, notes, err := r.For(spec.E4M3, spec.Pairs, layers)
+		r, notes, err := nn.RecipeFor(spec, r, layers)
 		if err != nil {
-			notes = append(notes, fmt.Sprintf("%s does not compute this recipe: %v", spec.Backend, err))
+			notes = append(notes, err.Error())
 		}
 		if depth > 0 {
 			notes = append(notes, fmt.Sprintf("the table shows a model of %d layers, since rows name layers by number", depth))

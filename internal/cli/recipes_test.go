@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,6 +33,14 @@ func TestRecipesShowsNumberedLayers(t *testing.T) {
 	}
 	out, _ := succeed(t, "recipes", recipeFile(t, "any-layer.toml", "layers.*.mlp.up_proj"))
 	require.NotContains(t, out, "note:")
+}
+
+// recipes says that no GEMM of the table reads a format with scales.
+func TestRecipesWithoutScales(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "all-wide.toml")
+	require.NoError(t, os.WriteFile(path, []byte("recipe = \"mxfp8\"\n[[precision.rows]]\nscope = \"layers.*\"\nformat = \"bf16\"\n"), 0o600))
+	out, _ := succeed(t, "recipes", path)
+	require.Contains(t, strings.Join(strings.Fields(out), " "), "note: no GEMM of this model reads a format with scales: other rows of recipe all-wide take all 22 linear layers")
 }
 
 // plan and train name a recipe file's rows that match no layer of the model.

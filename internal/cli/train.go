@@ -18,6 +18,7 @@ import (
 	"octet/internal/config"
 	"octet/internal/writers"
 	"octet/run"
+	"octet/train"
 )
 
 type trainCmd struct {
@@ -53,6 +54,13 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	if c.DryRun {
+		spec, err := backend.SpecOf(o.Backend)
+		if err == nil {
+			_, err = train.NewJob(o.Config, spec)
+		}
+		if err != nil {
+			return badInput(err)
+		}
 		text, err := config.Marshal(o.Config)
 		if err != nil {
 			return badInput(err)

@@ -254,6 +254,21 @@ func TestDryRun(t *testing.T) {
 	require.True(t, filepath.IsAbs(loaded.Data.Paths[0]))
 }
 
+// --dry-run accepts what train on the same backend accepts.
+func TestDryRunRefuses(t *testing.T) {
+	for want, args := range map[string][]string{
+		"fprop multiplies input in e2m1 1x16 e4m3+fp32 by": {"--recipe", "nvfp4-plain", "--backend", "emu:h100"},
+		"unknown device model \"h1000\"":                   {"--backend", "emu:h1000"},
+		"input of fprop: e4m3 current 48x48 shares scales": {"--recipe", "fp8-current", `precision.rows=[{scope="layers.*", granularity="48x48"}]`},
+	} {
+		status, stdout, stderr := octet(append(append([]string{"train", "--dry-run"}, small...), args...)...)
+		require.Equal(t, 2, status, stderr)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, want)
+	}
+	succeed(t, append([]string{"train", "--dry-run", "--recipe", "nvfp4-plain", "--backend", "emu:b200"}, small...)...)
+}
+
 // Two ranks in one process double the batch of a step.
 func TestRanks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "two")

@@ -78,10 +78,11 @@ func parseRecipe(file, text string) (r recipe.Recipe, err error) {
 	if err := s.each(func(k key, value reflect.Value) { k.field(&c).Set(value) }); err != nil {
 		return r, err
 	}
-	if err := c.Resolve(); err != nil {
+	phases, err := c.Phases() // one, since a schedule is refused above
+	if err != nil {
 		return r, fmt.Errorf("%s: %w", file, err)
 	}
-	if r, err = c.ResolvedRecipe(); err != nil {
+	if r, err = phases[0].Config.ResolvedRecipe(); err != nil {
 		return r, fmt.Errorf("%s: %w", file, err)
 	}
 	r.Name, r.Summary, r.Kind, r.Source = name, "from "+filepath.Base(file)+", starts from "+base, recipe.Own, text

@@ -102,6 +102,21 @@ func TestRecipeFileRefuses(t *testing.T) {
 		_, err := FindRecipe(writeRecipe(t, c.file, c.text))
 		require.ErrorContains(t, err, c.want, name)
 	}
+	// Rows whose casts the layers cannot use, and rows without effect.
+	for rows, want := range map[string]string{
+		"granularity = \"48x48\"\n":                             "input of fprop: e4m3 current 48x48 shares scales between tokens",
+		"format = \"e2m1\"\nscaling = \"delayed\"\n":            "e2m1 has no NaN",
+		"scaling = \"delayed\"\ngranularity = \"1x32\"\n":       "scales of granularity 1x32 can only be current",
+		"scale = \"e8m0\"\n":                                    "e8m0 is a format of block scales",
+		"hadamard = 16\n":                                       "input of fprop has hadamard 16",
+		"gemm = \"wgrad\"\noperand = \"grad\"\nhadamard = 16\n": "grad of wgrad has hadamard 16 and input none",
+		"history = 4\n":                                         "precision.rows[0] has no effect under recipe fp8-current",
+		"format = \"bf16\"\n[[precision.rows]]\nscope = \"layers.0.mlp.*\"\nformat = \"e5m2\"\n": "precision.rows[1] has no effect",
+	} {
+		_, err := FindRecipe(writeRecipe(t, "refused.toml", "recipe = \"fp8-current\"\n[[precision.rows]]\nscope = \"layers.*\"\n"+rows))
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "refused.toml: ")
+	}
 	_, err = FindRecipe(filepath.Join(t.TempDir(), "missing.toml"))
 	require.ErrorContains(t, err, "the recipe file cannot be read")
 	text := writeRecipe(t, "recipe.txt", "recipe = \"bf16\"\n")

@@ -96,7 +96,7 @@ func TestMetrics(t *testing.T) {
 		Health: writers.Metrics{
 			Step: 10,
 			FP8: map[string]writers.FP8Stats{
-				"a.e4m3":      {Amax: 3, Scale: new(writers.Float(128)), Saturated: 0.25, Flushed: 0.5, SQNR: 31.5},
+				"a.e4m3":      {Amax: 3, Scale: new(writers.Float(128)), Saturated: 0.25, Flushed: 0.5, AmaxRMS: 2.5, Kurtosis: 3.5, SQNR: 31.5},
 				"a.e4m3.1x32": {Amax: 4, SQNR: writers.Float(math.Inf(1)), ScaleMin: new(writers.Float(2)), ScaleMax: new(writers.Float(8)), ScaleLog2Mean: new(writers.Float(1.5)), ScaleLog2Std: new(writers.Float(0.5))},
 			},
 			SwiGLU: map[string]writers.SwiGLUStats{"layers.0": {Channel: 7, Amax: 5, Median: 1, Cosine: -0.5}},
@@ -124,6 +124,8 @@ func TestMetrics(t *testing.T) {
 		`octet_fp8_saturated_ratio{cast="a.e4m3"}`: 0.25, `octet_fp8_saturated_ratio{cast="a.e4m3.1x32"}`: 0,
 		`octet_fp8_flushed_ratio{cast="a.e4m3"}`: 0.5, `octet_fp8_flushed_ratio{cast="a.e4m3.1x32"}`: 0,
 		`octet_fp8_sqnr_decibels{cast="a.e4m3"}`: 31.5, `octet_fp8_sqnr_decibels{cast="a.e4m3.1x32"}`: math.Inf(1),
+		`octet_fp8_amax_rms_ratio{cast="a.e4m3"}`: 2.5, `octet_fp8_amax_rms_ratio{cast="a.e4m3.1x32"}`: 0,
+		`octet_fp8_kurtosis{cast="a.e4m3"}`: 3.5, `octet_fp8_kurtosis{cast="a.e4m3.1x32"}`: 0,
 		`octet_fp8_amax{cast="a.e4m3"}`: 3, `octet_fp8_amax{cast="a.e4m3.1x32"}`: 4,
 		`octet_fp8_scale_min{cast="a.e4m3"}`: 128, `octet_fp8_scale_min{cast="a.e4m3.1x32"}`: 2,
 		`octet_fp8_scale_max{cast="a.e4m3"}`: 128, `octet_fp8_scale_max{cast="a.e4m3.1x32"}`: 8,

@@ -114,6 +114,8 @@ var casts = []family[writers.FP8Stats]{
 	{"octet_fp8_saturated_ratio", "gauge", "Share of the elements that the cast saturated.", always(func(c writers.FP8Stats) float64 { return float64(c.Saturated) })},
 	{"octet_fp8_flushed_ratio", "gauge", "Share of the elements that the cast flushed to zero.", always(func(c writers.FP8Stats) float64 { return float64(c.Flushed) })},
 	{"octet_fp8_sqnr_decibels", "gauge", "Signal-to-quantization-noise ratio of the cast; +Inf if the cast is exact.", always(func(c writers.FP8Stats) float64 { return float64(c.SQNR) })},
+	{"octet_fp8_amax_rms_ratio", "gauge", "Largest magnitude of the tensor over its root mean square.", always(func(c writers.FP8Stats) float64 { return float64(c.AmaxRMS) })},
+	{"octet_fp8_kurtosis", "gauge", "Kurtosis of the tensor: 3 for normal numbers.", always(func(c writers.FP8Stats) float64 { return float64(c.Kurtosis) })},
 	{"octet_fp8_amax", "gauge", "Largest magnitude of the tensor before the cast.", always(func(c writers.FP8Stats) float64 { return float64(c.Amax) })},
 	{"octet_fp8_scale_min", "gauge", "Smallest scale of the cast, which multiplies before the cast.", known(func(c writers.FP8Stats) *writers.Float { return cmp.Or(c.Scale, c.ScaleMin) })},
 	{"octet_fp8_scale_max", "gauge", "Largest scale of the cast.", known(func(c writers.FP8Stats) *writers.Float { return cmp.Or(c.Scale, c.ScaleMax) })},

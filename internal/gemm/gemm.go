@@ -95,25 +95,49 @@ func (m *Matrix) SetScales(s Matrix) error {
 	return nil
 }
 
+// Operand returns m as an operand of Multiply.
+func (m Matrix) Operand() Operand {
+	o := Operand{DType: m.DType, Rows: m.Rows, Cols: m.Cols, Codes: m.Codes, Scale: fp8.AppendFloats(nil, 1), ScaleDType: fp8.F32, ScaleRows: 1, ScaleCols: 1}
+	if m.Scales != nil {
+		o.Block, o.Scale, o.ScaleDType = backend.Block1x32, m.Scales, fp8.E8M0
+		o.ScaleRows, o.ScaleCols = m.Rows, m.across()
+	}
+	return o
+}
+
+// Operand is a matrix of codes with scales, as a device holds it.
+type Operand struct {
+	DType      fp8.DType
+	Rows, Cols int
+	Codes      []byte // codes of four bits two in a byte
+	Block      backend.ScaleBlock
+	// Scale holds the scale_inv of each block, ScaleRows × ScaleCols, in the format
+	// ScaleDType. A value is code · scale_inv · Outer.
+	Scale                []byte
+	ScaleDType           fp8.DType
+	ScaleRows, ScaleCols int
+	Outer                float32 // the outer scale_inv; 0: none
+}
+
 // Multiply returns a·bᵀ, the dot products of the rows of a and b: [a.Rows, b.Rows],
 // row-major. It binds dev, which cannot be bound again.
-func Multiply(ctx context.Context, dev backend.Backend, a, b Matrix, accum backend.Accum) ([]float32, error) {
+func Multiply(ctx context.Context, dev backend.Backend, a, b Operand, accum backend.Accum) ([]float32, error) {
 	vars := backend.NewVars()
 	values := map[*backend.Tensor][]byte{}
-	declare := func(name string, m Matrix) *backend.Tensor {
-		t := vars.Tensor(backend.Input, name, m.DType, m.Rows, m.Cols)
-		values[t] = m.Codes
-		if m.Scales != nil {
-			t.Block = backend.Block1x32
-			t.Scale = vars.Tensor(backend.Input, name+".scale_inv", fp8.E8M0, m.Rows, m.across())
-			values[t.Scale] = m.Scales
-			return t
-		}
-		t.Scale = vars.Tensor(backend.Input, name+".scale_inv", fp8.F32, 1)
-		values[t.Scale] = fp8.AppendFloats(nil, 1)
+	declare := func(name string, d fp8.DType, data []byte, shape ...int) *backend.Tensor {
+		t := vars.Tensor(backend.Input, name, d, shape...)
+		values[t] = data
 		return t
 	}
-	x, y := declare("a", a), declare("b", b)
+	operand := func(name string, o Operand) *backend.Tensor {
+		t := declare(name, o.DType, o.Codes, o.Rows, o.Cols)
+		t.Block, t.Scale = o.Block, declare(name+".scale_inv", o.ScaleDType, o.Scale, o.ScaleRows, o.ScaleCols)
+		if o.Outer != 0 {
+			t.Outer = declare(name+".outer", fp8.F32, fp8.AppendFloats(nil, o.Outer), 1)
+		}
+		return t
+	}
+	x, y := operand("a", a), operand("b", b)
 	out := vars.Tensor(backend.Stash, "out", fp8.F32, a.Rows, b.Rows)
 	p := vars.Program("gemm")
 	p.Add(&backend.MatMul{A: x, B: y, TransB: true, Out: out, Accum: accum})

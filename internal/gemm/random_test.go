@@ -37,7 +37,7 @@ func TestMultiplyAnything(t *testing.T) {
 				accum := []backend.Accum{backend.Fast, backend.Promoted}[r.IntN(2)]
 				dev, err := backend.Open("emu:"+name, backend.Options{Threads: 1 + r.IntN(2)})
 				require.NoError(t, err)
-				got, err := Multiply(t.Context(), dev[0], a, b, accum)
+				got, err := Multiply(t.Context(), dev[0], a.Operand(), b.Operand(), accum)
 				require.NoError(t, err)
 				require.NoError(t, dev[0].Close())
 				for i, y := range got {

@@ -1,5 +1,5 @@
 // Package quantize casts matrices on a backend as a training step does, with the ops that
-// package nn records, measures what the casts lost, and multiplies their results.
+// package nn records, and measures what the casts lost.
 package quantize
 
 import (
@@ -9,25 +9,17 @@ import (
 	"octet/backend"
 	"octet/fp8"
 	"octet/internal/arrays"
+	"octet/internal/gemm"
 	"octet/nn"
 	"octet/recipe"
 )
 
 // Result is a matrix after a cast.
 type Result struct {
-	Name       string
-	Rows, Cols int
-	Cast       recipe.Cast
-	Block      backend.ScaleBlock
-	Codes      []byte // of Cast.DType, as in memory
-	// Scale is the scale_inv of each block, ScaleRows × ScaleCols, as in memory, in the
-	// format ScaleDType. A value is code · scale_inv · Outer; Outer is 1 without an outer
-	// factor.
-	Scale                []byte
-	ScaleDType           fp8.DType
-	ScaleRows, ScaleCols int
-	Outer                float32
-	Health               []float32 // see backend.CastHealth
+	gemm.Operand
+	Name   string
+	Cast   recipe.Cast
+	Health []float32 // see backend.CastHealth
 }
 
 // Cast casts m with scales from its own elements, granularities along its rows. seed
@@ -39,6 +31,9 @@ func Cast(ctx context.Context, dev backend.Backend, m arrays.Matrix, c recipe.Ca
 	}
 	if err := c.Validate(); err != nil {
 		return nil, err
+	}
+	if c.DType.Size() == 0 && m.Cols%2 == 1 {
+		return nil, fmt.Errorf("rows of %d elements: a byte holds two codes of %s, so a row needs an even number (append a column of zeros)", m.Cols, c.DType)
 	}
 	plain, err := recipe.Lookup("fp32")
 	if err != nil {
@@ -70,7 +65,7 @@ func Cast(ctx context.Context, dev backend.Backend, m arrays.Matrix, c recipe.Ca
 	if err := dev.Write(control, backend.Control{Seed: seed}.AppendTo(nil)); err != nil {
 		return nil, err
 	}
-	r := &Result{Name: m.Name, Rows: m.Rows, Cols: m.Cols, Cast: c, Block: copied.Block}
+	r := &Result{Name: m.Name, Cast: c, Operand: gemm.Operand{DType: c.DType, Rows: m.Rows, Cols: m.Cols, Block: copied.Block}}
 	return r, loaded[0].RunObserved(ctx, r.observe)
 }
 
@@ -94,7 +89,9 @@ func (r *Result) observe(n *backend.Node, m backend.Memory) (err error) {
 	}
 	r.Health = make([]float32, backend.HealthFields)
 	o.Out.DType.Decode(r.Health, raw)
-	r.Outer = r.Health[backend.HealthOuter]
+	if r.Cast.Scale.Outer {
+		r.Outer = r.Health[backend.HealthOuter]
+	}
 	return nil
 }
 
@@ -119,47 +116,4 @@ func (r *Result) Bits() float64 {
 		bits += fp8.F32.Format().Bits
 	}
 	return float64(bits) / float64(r.Rows*r.Cols)
-}
-
-// Multiply returns a·bᵀ, the dot products of the rows of a and b: [a.Rows, b.Rows],
-// row-major. It binds dev, which cannot be bound again.
-func Multiply(ctx context.Context, dev backend.Backend, a, b *Result, accum backend.Accum) ([]float32, error) {
-	vars := backend.NewVars()
-	values := map[*backend.Tensor][]byte{}
-	declare := func(name string, d fp8.DType, data []byte, shape ...int) *backend.Tensor {
-		t := vars.Tensor(backend.Input, name, d, shape...)
-		values[t] = data
-		return t
-	}
-	operand := func(name string, r *Result) *backend.Tensor {
-		t := declare(name, r.Cast.DType, r.Codes, r.Rows, r.Cols)
-		t.Block, t.Scale = r.Block, declare(name+".scale_inv", r.ScaleDType, r.Scale, r.ScaleRows, r.ScaleCols)
-		if r.Cast.Scale.Outer {
-			t.Outer = declare(name+".outer", fp8.F32, fp8.AppendFloats(nil, r.Outer), 1)
-		}
-		return t
-	}
-	x, y := operand("a", a), operand("b", b)
-	out := vars.Tensor(backend.Output, "out", fp8.F32, a.Rows, b.Rows)
-	p := vars.Program("gemm")
-	p.Add(&backend.MatMul{A: x, B: y, TransB: true, Out: out, Accum: accum})
-	loaded, err := backend.Load(dev, p)
-	if err != nil {
-		return nil, err
-	}
-	for t, raw := range values {
-		if err := dev.Write(t, raw); err != nil {
-			return nil, err
-		}
-	}
-	if err := loaded[0].Run(ctx); err != nil {
-		return nil, err
-	}
-	raw := make([]byte, out.Bytes())
-	if err := dev.Read(out, raw); err != nil {
-		return nil, err
-	}
-	result := make([]float32, out.Elems())
-	out.DType.Decode(result, raw)
-	return result, nil
 }

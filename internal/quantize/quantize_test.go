@@ -1,8 +1,10 @@
 package quantize
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +14,7 @@ import (
 	"octet/backend/ref"
 	"octet/fp8"
 	"octet/internal/arrays"
+	"octet/internal/gemm"
 	"octet/recipe"
 )
 
@@ -125,7 +128,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{recipe.Cast{DType: fp8.BF16}, 8, "format bf16: expected one of up to eight bits"},
 		{describe(t, "e4m3", "tensor", "e8m0", "nearest"), 8, "block scales"},
-		{describe(t, "e2m1", "tensor", "fp32", "nearest"), 7, "must be even"},
+		{describe(t, "e2m1", "tensor", "fp32", "nearest"), 7, "a byte holds two codes of e2m1"},
 	} {
 		_, err := Cast(t.Context(), open(t, "emu"), normal(2, c.cols), c.cast, 1)
 		require.ErrorContains(t, err, c.want)
@@ -144,7 +147,7 @@ func TestMultiply(t *testing.T) {
 			require.NoError(t, err)
 			operands[i], values[i] = r, valuesOf(r)
 		}
-		got, err := Multiply(t.Context(), open(t, "emu"), operands[0], operands[1], backend.Promoted)
+		got, err := gemm.Multiply(t.Context(), open(t, "emu"), operands[0].Operand, operands[1].Operand, backend.Promoted)
 		require.NoError(t, err)
 		for i := range a.Rows {
 			for j := range b.Rows {
@@ -164,9 +167,67 @@ func valuesOf(r *Result) []float64 {
 	r.Cast.DType.Decode(codes, r.Codes)
 	r.ScaleDType.Decode(scales, r.Scale)
 	t := backend.Tensor{Shape: []int{r.Rows, r.Cols}, Block: r.Block}
+	outer := 1.0
+	if r.Outer != 0 {
+		outer = float64(r.Outer)
+	}
 	x := make([]float64, len(codes))
 	for i, c := range codes {
-		x[i] = float64(c) * float64(scales[t.ScaleIndex(i)]) * float64(r.Outer)
+		x[i] = float64(c) * float64(scales[t.ScaleIndex(i)]) * outer
 	}
 	return x
+}
+
+// Codes and scales come back from a file as they were.
+func TestRead(t *testing.T) {
+	dir := t.TempDir()
+	for i, c := range [][3]string{
+		{"e2m1", "1x16", "e4m3+fp32"},
+		{"e2m1", "16x16", "e4m3+fp32"},
+		{"e4m3", "tensor", "fp32"},
+		{"e5m2", "row", "pow2"},
+		{"e3m2", "1x32", "e8m0"},
+		{"e2m3", "1x32", "e8m0"},
+		{"int8", "row", "fp32"},
+		{"int4", "1x32", "fp32"},
+		{"e3m4", "tensor", "pow2"},
+		{"e4m3fnuz", "tensor", "pow2"},
+	} {
+		r, err := Cast(t.Context(), open(t, "emu"), normal(32, 64), describe(t, c[0], c[1], c[2], "nearest"), 1)
+		require.NoError(t, err)
+		file := filepath.Join(dir, fmt.Sprint(i, ".safetensors"))
+		require.NoError(t, arrays.Write(file, r.Tensors(), nil))
+		require.True(t, arrays.HoldsCodes(file))
+		got, err := Read(file)
+		require.NoError(t, err)
+		require.Equal(t, r.Operand, got, "%v", c)
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.safetensors")
+	codes := arrays.Tensor{Name: "w", DType: fp8.E4M3, Shape: []int{2, 4}, Data: make([]byte, 8)}
+	scale := arrays.Tensor{Name: "w.scale_inv", DType: fp8.F32, Shape: []int{1, 1}, Data: make([]byte, 4)}
+	wide := func(rows, cols int) arrays.Tensor {
+		return arrays.Tensor{Name: "w.scale_inv", DType: fp8.F32, Shape: []int{rows, cols}, Data: make([]byte, 4*rows*cols)}
+	}
+	for _, c := range []struct {
+		list     []arrays.Tensor
+		metadata map[string]string
+		want     string
+	}{
+		{[]arrays.Tensor{codes}, nil, "holds 0 tensors with scales"},
+		{[]arrays.Tensor{codes, scale, {Name: "v", DType: fp8.E4M3, Shape: []int{1}, Data: []byte{1}}, {Name: "v.scale_inv", DType: fp8.F32, Shape: []int{1}, Data: make([]byte, 4)}}, nil, "holds 2 tensors with scales"},
+		{[]arrays.Tensor{scale}, nil, "it has no tensor w"},
+		{[]arrays.Tensor{codes, wide(1, 3)}, nil, "3 scales for 4 elements"},
+		{[]arrays.Tensor{codes, {Name: "w.scale_inv", DType: fp8.F32, Shape: []int{1}, Data: make([]byte, 4)}}, nil, "expected two matrices"},
+		{[]arrays.Tensor{codes, scale, {Name: "w.outer", DType: fp8.F32, Shape: []int{2}, Data: make([]byte, 8)}}, nil, "expected one fp32"},
+		{[]arrays.Tensor{codes, scale}, map[string]string{"format.w": "e9m9"}, "format.w: "},
+		{[]arrays.Tensor{codes, scale}, map[string]string{"format.w": "e5m2"}, "has dtype F8_E4M3 and 8 bytes, which is not e5m2"},
+		{[]arrays.Tensor{{Name: "w", DType: fp8.INT4, Shape: []int{1, 2}, Data: []byte{0x21}}, scale}, map[string]string{"format.w": "fp16"}, "is not fp16"},
+	} {
+		require.NoError(t, arrays.WriteSafetensors(file, c.list, c.metadata))
+		_, err := Read(file)
+		require.ErrorContains(t, err, c.want)
+	}
 }

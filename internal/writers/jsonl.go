@@ -54,6 +54,8 @@ type FP8Stats struct {
 	Scale     *Float `json:"scale,omitempty"` // of a per-tensor cast; others have the fields below
 	Saturated Float  `json:"saturated"`       // share of the elements
 	Flushed   Float  `json:"flushed"`         // share of the elements flushed to zero
+	AmaxRMS   Float  `json:"amax_rms"`        // largest magnitude over root mean square; 0 for a tensor of zeros
+	Kurtosis  Float  `json:"kurtosis"`        // 3 for normal numbers; of a rotated cast, after the rotation
 	SQNR      Float  `json:"sqnr_db"`         // signal-to-quantization-noise ratio in dB; null if the cast is exact or the tensor is not finite
 
 	// For per-row and per-block scales.
@@ -65,7 +67,7 @@ type FP8Stats struct {
 	ZeroBlocks      *Float `json:"zero_blocks,omitempty"`       // share of the blocks
 	ScaleInvLowest  *Float `json:"scale_inv_lowest,omitempty"`  // share of the scales at the smallest scale_inv of their format
 	ScaleInvHighest *Float `json:"scale_inv_highest,omitempty"` // share of the scales at the largest
-	Outer           *Float `json:"outer,omitempty"`             // factor of the whole tensor beside its scale_inv; absent without one
+	Outer           *Float `json:"outer,omitempty"`             // outer scale_inv, of the whole tensor; absent without one
 }
 
 // SwiGLUStats describes the channel of an MLP with the largest activation.

@@ -23,7 +23,7 @@ func TestMetricsLines(t *testing.T) {
 		{Step: 1, Loss: 5.545177444479562, LR: 1.5e-4, GradNorm: Float(math.Inf(1)), Tokens: 2048, Skipped: true},
 		{
 			Step: 2, Loss: Float(math.NaN()), ValLoss: &val, LR: 3e-3, GradNorm: 0.1, Tokens: 4096,
-			FP8:    map[string]FP8Stats{"layers.1.mlp.hidden": {Amax: 4, Scale: new(Float(64)), SQNR: 31.5}, "layers.0.mlp.hidden": {Amax: 1e-7, Saturated: 0.5, Flushed: 0.25, SQNR: Float(math.Inf(1)), ScaleMin: new(Float(0.5)), ScaleMax: new(Float(8)), ScaleLog2Mean: new(Float(1)), ScaleLog2Std: new(Float(2))}},
+			FP8:    map[string]FP8Stats{"layers.1.mlp.hidden": {Amax: 4, Scale: new(Float(64)), AmaxRMS: 5, Kurtosis: 3.25, SQNR: 31.5}, "layers.0.mlp.hidden": {Amax: 1e-7, Saturated: 0.5, Flushed: 0.25, SQNR: Float(math.Inf(1)), ScaleMin: new(Float(0.5)), ScaleMax: new(Float(8)), ScaleLog2Mean: new(Float(1)), ScaleLog2Std: new(Float(2))}},
 			SwiGLU: map[string]SwiGLUStats{"layers.0.mlp": {Channel: 17, Amax: 3, Cosine: -1}},
 		},
 	}
@@ -38,7 +38,7 @@ func TestMetricsLines(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, `{"step":1,"loss":5.545177444479562,"lr":0.00015,"grad_norm":null,"tokens":2048,"skipped":true}
 {"step":2,"loss":null,"val_loss":2.5,"lr":0.003,"grad_norm":0.1,"tokens":4096,"skipped":false,`+
-		`"fp8":{"layers.0.mlp.hidden":{"amax":1e-07,"saturated":0.5,"flushed":0.25,"sqnr_db":null,"scale_min":0.5,"scale_max":8,"scale_log2_mean":1,"scale_log2_std":2},"layers.1.mlp.hidden":{"amax":4,"scale":64,"saturated":0,"flushed":0,"sqnr_db":31.5}},`+
+		`"fp8":{"layers.0.mlp.hidden":{"amax":1e-07,"saturated":0.5,"flushed":0.25,"amax_rms":0,"kurtosis":0,"sqnr_db":null,"scale_min":0.5,"scale_max":8,"scale_log2_mean":1,"scale_log2_std":2},"layers.1.mlp.hidden":{"amax":4,"scale":64,"saturated":0,"flushed":0,"amax_rms":5,"kurtosis":3.25,"sqnr_db":31.5}},`+
 		`"swiglu":{"layers.0.mlp":{"channel":17,"amax":3,"median":0,"cosine":-1,"norm_up":0,"norm_gate":0}}}
 `, string(text))
 }

@@ -17,6 +17,7 @@ type Cast struct {
 
 	Precision fp8.DType // that BF16 contains; Invalid: Out's own
 	Rounding  fp8.Rounding
+	Overflow  fp8.Overflow
 	Stream    uint64  // of random bits: the fp8.NameKey of its name
 	Control   []int32 // words of backend.Control, which supply seed, step and token
 	Tokens    bool    // rows are tokens: random bits follow the global token index
@@ -29,14 +30,6 @@ type Cast struct {
 
 // blocked reports whether c computes block scales.
 func (c *Cast) blocked() bool { return c.Blocks.Rows > 0 || c.Blocks.Cols > 0 }
-
-// overflow is backend.Cast.Overflow.
-func (c *Cast) overflow() fp8.Overflow {
-	if c.Out.DType.IsWide() && c.Scale == nil && c.Out.Scale == nil {
-		return fp8.NonSaturating
-	}
-	return fp8.Saturate
-}
 
 // shape returns the rows and columns of the result.
 func (c *Cast) shape() (rows, cols int) {

@@ -44,7 +44,7 @@ func NewOutput(p *pool.Pool, casts []Cast) *Output {
 	})
 	o := &Output{casts: make([]bound, 0, len(casts)), maxima: make(Maxima, p.Size())}
 	for i, c := range casts {
-		b := bound{Cast: c, encoder: Encoder{DType: c.Out.DType, Precision: c.Precision, Rounding: c.Rounding, Overflow: c.overflow()}}
+		b := bound{Cast: c, encoder: Encoder{DType: c.Out.DType, Precision: c.Precision, Rounding: c.Rounding, Overflow: c.Overflow}}
 		_, b.cols = c.shape()
 		if c.Transpose {
 			b.strips = newStrips(p.Size(), &b)
@@ -52,7 +52,7 @@ func NewOutput(p *pool.Pool, casts []Cast) *Output {
 			o.direct = append(o.direct, c.Out)
 		}
 		for j, d := range casts[:i] {
-			same := c.Out.DType == d.Out.DType && c.Precision == d.Precision && unsafe.SliceData(c.Scale) == unsafe.SliceData(d.Scale) && c.overflow() == d.overflow() && c.Rounding == fp8.Nearest && d.Rounding == fp8.Nearest
+			same := c.Out.DType == d.Out.DType && c.Precision == d.Precision && unsafe.SliceData(c.Scale) == unsafe.SliceData(d.Scale) && c.Overflow == d.Overflow && c.Rounding == fp8.Nearest && d.Rounding == fp8.Nearest
 			if same && d.Transpose && !c.Transpose {
 				b.copyOf = &o.casts[j]
 			}

@@ -89,15 +89,9 @@ func integerRow(dst []int32, x memory.Matrix, trans bool, i, l int) {
 	if trans {
 		at, next = l*x.LD+i, x.LD
 	}
-	values, packed := x.DType.Table(), x.DType.Size() == 0
+	values := x.DType.Table()
 	for r := range dst {
-		var code uint8
-		if packed {
-			code = x.U8[at/2] >> (at % 2 * 4) & 0xf
-		} else {
-			code = x.U8[at]
-		}
-		dst[r] = int32(values[code])
+		dst[r] = int32(values[x.Code(at)])
 		at += next
 	}
 }

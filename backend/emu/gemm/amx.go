@@ -2,7 +2,6 @@ package gemm
 
 import (
 	"fmt"
-	"unsafe"
 
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
@@ -10,8 +9,9 @@ import (
 )
 
 // This file computes GEMMs in the arithmetic of AMX, the matrix unit of Intel's server
-// processors since Sapphire Rapids. FP8 and BF16 operands are converted to BF16, exactly.
-// F32 operands are not supported.
+// processors since Sapphire Rapids. Floating-point operands of up to eight bits and BF16 are
+// converted to BF16, exactly. F32 operands are not supported. amx_integers_linux_amd64.go
+// multiplies integers with AMX, as integers.go defines.
 //
 // # Arithmetic
 //
@@ -29,6 +29,10 @@ import (
 // Intel's definition of TDPBF16PS (Software Developer's Manual, volume 2), which ignores
 // MXCSR, and matches measurements on the hardware. Products of FP8 values are exact, and
 // their sums are never subnormal. Sign and payload of NaN are not specified.
+//
+// Block scales that multiply elements (scaled.go) do so before: a and b are then scaled
+// elements, which are BF16 values. The arithmetic of GEMMs whose block scales multiply sums is
+// that of gemm.go.
 //
 // # Method
 //
@@ -78,14 +82,16 @@ type amxKernel struct {
 	// operand.
 	pack func(dst []uint16, step int, src memory.Matrix, along, right bool, count int)
 
+	// scale is PairKernel.scale.
+	scale func(words, scales []float32)
+
 	// finish is Kernel.finish for tiles of up to 32 rows of 32 columns.
 	finish func(acc []float32, t *tileOut)
 }
 
-// AMXMultiplies reports whether AMX's arithmetic multiplies the two formats: pairable ones with
-// an element in each byte or word, as amxKernel.pack reads them.
+// AMXMultiplies reports whether NewAMX multiplies the two formats.
 func AMXMultiplies(a, b fp8.DType) bool {
-	return pairable(a) && pairable(b) && a.Size() > 0 && b.Size() > 0
+	return pairable(a) && pairable(b) || a.IsInteger() && b.IsInteger()
 }
 
 // amxGEMM is a GEMM in AMX's arithmetic.
@@ -96,17 +102,25 @@ type amxGEMM struct {
 	kc     int // columns of a block of op(A)
 	stage  []amxStage
 
-	lenA, lenB, lenAcc int // scratch, in floats
+	lenA, lenB, lenCodes, lenAcc int // scratch, in floats
 }
 
-// amxStage is a block at the edge of an operand, padded with zeros.
+// amxStage is the state of a worker: a block at the edge of an operand, padded with zeros, and
+// the scales of a tile's words.
 type amxStage struct {
-	u8  [amxTile]uint8
-	u16 [amxTile]uint16
+	u8     [amxTile]uint8
+	u16    [amxTile]uint16
+	scales [amxTile / 2]float32
+	codes  []uint8 // of an operand of four bits, one in a byte
 }
 
-// NewAMX is New in AMX's arithmetic. It rejects F32 operands.
+// NewAMX is New in AMX's arithmetic. It rejects formats that AMXMultiplies excludes. Sums of
+// integers are exact, as in New. A call of ScaleBlocks with scales that multiply sums changes
+// the arithmetic to that of New.
 func NewAMX(p *pool.Pool, a memory.Matrix, transA bool, b memory.Matrix, transB bool, out memory.Matrix) (*GEMM, error) {
+	if a.DType.IsInteger() && b.DType.IsInteger() {
+		return NewWith(amxIntegerKernel(), p, a, transA, b, transB, out)
+	}
 	return newAMXGemmWith(amxKernels()[0], p, a, transA, b, transB, out)
 }
 
@@ -115,8 +129,8 @@ func newAMXGemmWith(kernel *amxKernel, p *pool.Pool, a memory.Matrix, transA boo
 	if err != nil {
 		return nil, err
 	}
-	if !AMXMultiplies(a.DType, b.DType) {
-		return nil, fmt.Errorf("gemm: A is %s and B is %s: the arithmetic of AMX multiplies floating-point formats that BF16 contains, of more than four bits", a.DType, b.DType)
+	if !pairable(a.DType) || !pairable(b.DType) {
+		return nil, fmt.Errorf("gemm: A is %s and B is %s: the arithmetic of AMX multiplies floating-point formats that BF16 contains, or integers", a.DType, b.DType)
 	}
 	x := &amxGEMM{
 		GEMM: g, kernel: kernel, plain: a.DType.IsQuantized() && b.DType.IsQuantized() && a.DType.Smallest()*b.DType.Smallest() >= smallestNormal,
@@ -129,10 +143,13 @@ func newAMXGemmWith(kernel *amxKernel, p *pool.Pool, a memory.Matrix, transA boo
 	if x.kc < g.K {
 		x.lenAcc = mt * nt
 	}
-	p.Reserve(x.lenA + x.lenB + x.lenAcc)
+	if a.DType.Size() == 0 || b.DType.Size() == 0 { // codes of a block, one in a byte
+		x.lenCodes = max(min(mt, amxBlockM), nt) * x.kc / 4
+	}
+	p.Reserve(x.lenA + x.lenB + x.lenCodes + x.lenAcc)
 	g.plan.mt, g.plan.nt = mt, nt
 	g.choice = nil
-	g.task = x.runTask
+	g.task, g.amx = x.runTask, true
 	return g, nil
 }
 
@@ -157,10 +174,13 @@ func (x *amxGEMM) runTask(worker, task int) {
 	rows, cols := min(p.mt, x.M-i0), min(p.nt, x.N-j0)
 
 	s := x.pool.Scratch[worker]
-	a, s := words(s[:x.lenA]), s[x.lenA:]
-	b, s := words(s[:x.lenB]), s[x.lenB:]
+	a, s := view[uint16](s[:x.lenA]), s[x.lenA:]
+	b, s := view[uint16](s[:x.lenB]), s[x.lenB:]
+	codes, s := s[:x.lenCodes], s[x.lenCodes:]
 	acc := s[:x.lenAcc]
 	stage := &x.stage[worker]
+	stage.codes = view[uint8](codes)
+	plain := x.plain && x.scaled == nil
 
 	out := &x.workers[worker].out
 
@@ -180,7 +200,7 @@ func (x *amxGEMM) runTask(worker, task int) {
 			for j := 0; j < cols; j += amxSweep * amxOut {
 				width := min(amxSweep*amxOut, cols-j)
 				across := pool.CeilDiv(width, amxOut)
-				x.kernel.multiply(steps, across, strip, b[j/amxWidth*panel:], c, !first, x.plain)
+				x.kernel.multiply(steps, across, strip, b[j/amxWidth*panel:], c, !first, plain)
 				if last {
 					for r := 0; r < width; r += amxOut {
 						out.place(i0+i, j0+j+r, height, min(amxOut, width-r))
@@ -195,11 +215,6 @@ func (x *amxGEMM) runTask(worker, task int) {
 	}
 }
 
-// words returns the memory of x as BF16 values, twice as many.
-func words(x []float32) []uint16 {
-	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x))
-}
-
 // pack packs elements [at, at+n) × [l, l+depth) of an operand into panels; the second
 // range is along k. along says that k runs along the rows of m. If the number of panels
 // is odd, the last one's neighbour is not written.
@@ -207,27 +222,73 @@ func (x *amxGEMM) pack(dst []uint16, stage *amxStage, m memory.Matrix, along, ri
 	if depth == 0 {
 		return // m may have no memory
 	}
+	i, j, rows, cols := l, at, depth, n
+	if along {
+		i, j, rows, cols = at, l, n, depth
+	}
+	block := m.Sub(i, j)
+	if m.DType.Size() == 0 {
+		block = stage.unpack(block, rows, cols)
+	}
 	panel := pool.CeilDiv(depth, amxDepth) * amxTile
 	wholeN, wholeK := n/amxWidth, depth/amxDepth
 	if along {
 		for p := range wholeN {
-			x.kernel.pack(dst[p*panel:], amxTile, m.Sub(at+p*amxWidth, l), along, right, wholeK)
+			x.kernel.pack(dst[p*panel:], amxTile, block.Sub(p*amxWidth, 0), along, right, wholeK)
 		}
 	} else {
 		for q := range wholeK {
-			x.kernel.pack(dst[q*amxTile:], panel, m.Sub(l+q*amxDepth, at), along, right, wholeN)
+			x.kernel.pack(dst[q*amxTile:], panel, block.Sub(q*amxDepth, 0), along, right, wholeN)
 		}
 	}
 	for p := range pool.CeilDiv(n, amxWidth) {
 		for q := range pool.CeilDiv(depth, amxDepth) {
-			if p < wholeN && q < wholeK {
-				continue
-			}
+			tile := dst[p*panel+q*amxTile:][:amxTile]
 			width, length := min(amxWidth, n-p*amxWidth), min(amxDepth, depth-q*amxDepth)
-			edge := stage.fill(m, along, at+p*amxWidth, l+q*amxDepth, width, length)
-			x.kernel.pack(dst[p*panel+q*amxTile:], amxTile, edge, along, right, 1)
+			if p == wholeN || q == wholeK {
+				edge := stage.fill(block, along, p*amxWidth, q*amxDepth, width, length)
+				x.kernel.pack(tile, amxTile, edge, along, right, 1)
+			}
+			if x.scaled != nil {
+				x.scale(tile, stage, along, right, at+p*amxWidth, l+q*amxDepth, width, length)
+			}
 		}
 	}
+}
+
+// unpack returns a block of an operand of four bits with one code in a byte.
+func (s *amxStage) unpack(block memory.Matrix, rows, cols int) memory.Matrix {
+	bytes := memory.Matrix{DType: block.DType.InBytes(), U8: s.codes, Rows: rows, Cols: cols, LD: cols}
+	for i := range rows {
+		fp8.Unpack4(bytes.U8[i*cols:][:cols], block.U8[i*block.LD/2:])
+	}
+	return bytes
+}
+
+// scale multiplies the elements of a tile by their block scales. The first is at row or column
+// at of the operand and at l of k; n × depth of them are elements of the operand.
+func (x *amxGEMM) scale(tile []uint16, stage *amxStage, along, right bool, at, l, n, depth int) {
+	s := &x.scaled.a
+	if right {
+		s = &x.scaled.b
+	}
+	scales := stage.scales[:]
+	clear(scales)
+	var row [amxWidth]float32 // one word for each row, or column, of the operand
+	for q := 0; 2*q < depth; {
+		words, second := sameWords(alongK(*s, !along), l+2*q, depth-2*q)
+		pairScales(row[:n], s, at, second, l+2*q, !along)
+		for end := q + words; q < end; q++ {
+			if right {
+				copy(scales[q*amxWidth:], row[:n])
+				continue
+			}
+			for i, word := range row[:n] {
+				scales[i*amxWidth+q] = word
+			}
+		}
+	}
+	x.kernel.scale(view[float32](tile), scales)
 }
 
 // fill copies a partial block and pads it with zeros.

@@ -11,6 +11,7 @@ var amxGoKernel = amxKernel{
 	name:     "amx in go",
 	multiply: amxMultiplyGo,
 	pack:     amxPackGo,
+	scale:    scalePairsGo,
 	finish:   func(acc []float32, t *tileOut) { finishRows(acc, amxOut, t) },
 }
 

@@ -80,6 +80,7 @@ var amxUnitKernel = amxKernel{
 			packTallTransposed8AMX(&dst[0], step, &src.U8[0], src.LD, count, bf16TableOf(src.DType))
 		}
 	},
+	scale:  bf16Pairs.scale,
 	finish: AVX512.finish,
 }
 

@@ -2,8 +2,9 @@
 
 #include "textflag.h"
 
-// AMX, the matrix unit: eight tile registers T0-T7 of 16 rows of 64 bytes, and TDPBF16PS,
-// which adds the matrix product of two BF16 tiles to an FP32 tile. The assembler lacks AMX,
+// AMX, the matrix unit: eight tile registers T0-T7 of 16 rows of 64 bytes, TDPBF16PS,
+// which adds the matrix product of two BF16 tiles to an FP32 tile, and TDPBSSD, which does so
+// with INT8 and I32. The assembler lacks AMX,
 // so the instructions are encoded in bytes (Intel SDM, volume 2). Tiles are in use only
 // between LDTILECFG and TILERELEASE, inside one function: the Go runtime does not preempt
 // assembly, and Linux saves tiles when it interrupts a thread.
@@ -36,6 +37,18 @@
 #define TDPBF16PS_T1     BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xcc // tdpbf16ps tmm1, tmm4, tmm7
 #define TDPBF16PS_T2     BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xd5 // tdpbf16ps tmm2, tmm5, tmm6
 #define TDPBF16PS_T3     BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xdd // tdpbf16ps tmm3, tmm5, tmm7
+
+// The left operand has rows of CX bytes, a panel of the right one rows of 128, in BX.
+#define TILELOADD_R8_T5  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x2c; BYTE $0x08             // tileloadd tmm5, [r8+rcx]
+#define TILELOADD_LO_T6  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x1a             // tileloadd tmm6, [r10+rbx]
+#define TILELOADD_HI_T7  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x7c; BYTE $0x1a; BYTE $0x40 // tileloadd tmm7, [r10+rbx+64]
+#define TILELOADD_LO_T2  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x14; BYTE $0x1a             // tileloadd tmm2, [r10+rbx]
+#define TILELOADD_HI_T3  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x5c; BYTE $0x1a; BYTE $0x40 // tileloadd tmm3, [r10+rbx+64]
+
+#define TDPBSSD_T0_T4_T6 BYTE $0xc4; BYTE $0xe2; BYTE $0x4b; BYTE $0x5e; BYTE $0xc4 // tdpbssd tmm0, tmm4, tmm6
+#define TDPBSSD_T1_T4_T7 BYTE $0xc4; BYTE $0xe2; BYTE $0x43; BYTE $0x5e; BYTE $0xcc // tdpbssd tmm1, tmm4, tmm7
+#define TDPBSSD_T0_T5_T2 BYTE $0xc4; BYTE $0xe2; BYTE $0x6b; BYTE $0x5e; BYTE $0xc5 // tdpbssd tmm0, tmm5, tmm2
+#define TDPBSSD_T1_T5_T3 BYTE $0xc4; BYTE $0xe2; BYTE $0x63; BYTE $0x5e; BYTE $0xcd // tdpbssd tmm1, tmm5, tmm3
 
 // Palette 1; bytes 16-47: bytes per row of each tile; bytes 48-63: rows of each tile.
 DATA amxConfig<>+0(SB)/8, $1
@@ -110,5 +123,59 @@ store:
 	MOVQ R11, R10                    // the panel after these two
 	DECQ R13
 	JNZ  next
+	TILERELEASE
+	RET
+
+// The tiles are those of amxIntegerTiles: T0 and T1 are the sums, T4, T6 and T7 operands with 16
+// words along k, and T5, T2 and T3 those with the remaining words.
+//
+// func multiplyIntegersAMX(tiles *amxTiles, k int, a *float32, step int, b, c *float32, load bool)
+TEXT ·multiplyIntegersAMX(SB), NOSPLIT, $0-49
+	MOVQ tiles+0(FP), AX
+	MOVQ k+8(FP), DX
+	MOVQ a+16(FP), R8
+	MOVQ step+24(FP), CX
+	MOVQ b+32(FP), R10
+	MOVQ c+40(FP), DI
+	MOVQ $128, BX
+	SHLQ $2, CX
+	LDTILECFG_AX
+	CMPB load+48(FP), $0
+	JEQ  zero
+	TILELOADD_C_T0
+	TILELOADD_C_T1
+	JMP  start
+
+zero:
+	TILEZERO_T0
+	TILEZERO_T1
+
+start:
+	SUBQ $16, DX
+	JLT  rest
+
+step:
+	TILELOADD_R8_T4
+	TILELOADD_LO_T6
+	TDPBSSD_T0_T4_T6
+	TILELOADD_HI_T7
+	TDPBSSD_T1_T4_T7
+	ADDQ $64, R8
+	ADDQ $2048, R10
+	SUBQ $16, DX
+	JGE  step
+
+rest:
+	ADDQ $16, DX
+	JZ   store
+	TILELOADD_R8_T5
+	TILELOADD_LO_T2
+	TDPBSSD_T0_T5_T2
+	TILELOADD_HI_T3
+	TDPBSSD_T1_T5_T3
+
+store:
+	TILESTORED_C_T0
+	TILESTORED_C_T1
 	TILERELEASE
 	RET

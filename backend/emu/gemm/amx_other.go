@@ -14,3 +14,6 @@ func AMXProcessor() error { return AMXAvailable() }
 func AMXAvailable() error {
 	return errors.New("this build has no assembly for AMX (it needs linux on amd64, without -tags noasm)")
 }
+
+// amxIntegerKernel returns the fastest kernel for integers.
+func amxIntegerKernel() *Kernel { return Kernels()[0] }

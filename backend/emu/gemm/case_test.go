@@ -78,10 +78,8 @@ func codeAt(m memory.Matrix, at int) uint32 {
 		return math.Float32bits(m.F32[at])
 	case 2:
 		return uint32(m.U16[at])
-	case 1:
-		return uint32(m.U8[at])
 	}
-	return uint32(m.U8[at/2] >> (at % 2 * 4) & 0xf)
+	return uint32(m.Code(at))
 }
 
 func valueAt(m memory.Matrix, i, j int, trans bool) float32 {

@@ -46,7 +46,7 @@
 //	accumulate.go sums of INT8 and INT4 in an accumulator of few bits
 //	pairs.go    products of pairs of BF16
 //	scale.go    block scales that multiply sums, and promotion
-//	scaled.go   block scales that multiply elements
+//	scaled.go   block scales that multiply elements; scaled_pairs.go: of words of pairs
 //	amx.go      the arithmetic of Intel's matrix unit
 //	fuse.go     the arithmetic of device models: fused sums; fuse_exact.go: their exact sums
 package gemm

@@ -209,13 +209,7 @@ func (f *fused) scaleInside(a, b memory.BlockScales, alongA, alongB int) bool {
 }
 
 // isZero reports whether element i of x is 0 or -0.
-func isZero(x memory.Matrix, i int) bool {
-	code := x.U8[i*x.DType.Format().Store/8]
-	if x.DType.Size() == 0 {
-		code = code >> (i % 2 * 4) & 0xf
-	}
-	return x.DType.Float32(uint32(code)) == 0
-}
+func isZero(x *memory.Matrix, i int) bool { return x.DType.Table()[x.Code(i)] == 0 }
 
 // setScales sets the scales of the next multiply: of the tile at row i and column j of the
 // output and of runs [first, first+runs). Without Exact, runs are groups.

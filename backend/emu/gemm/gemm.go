@@ -57,12 +57,13 @@ type GEMM struct {
 	pool     *pool.Pool
 	kernel   *Kernel
 	pairs    *PairKernel    // not nil if words of blocks are pairs of BF16, see pairs.go
-	choice   *pairChoice    // not nil if each run chooses between pairs and FP32
+	choice   *pairChoice    // not nil if each run chooses between pairs and FP32: BF16, block scales
 	plan     blocking       // its k counts words
 	integers *IntegerKernel // not nil if words of blocks are integers, see integers.go
 	scales   *runScales     // nil without runs of k: see scale.go
 	scaled   *elementScales // nil without scales that multiply elements: see scaled.go
 	fused    *fused         // not nil in the arithmetic of a device model
+	amx      bool           // the arithmetic is that of amx.go
 	task     func(worker, task int)
 
 	accumulated *accumulated // not nil with an accumulator of few bits: see accumulate.go
@@ -73,13 +74,14 @@ type GEMM struct {
 // workerState is the state that a worker keeps between the tasks of one run, padded to
 // cache lines of its own.
 type workerState struct {
-	out      tileOut
-	packed   int        // 1 + the first column of the block of B in its scratch; 0: none
-	smallest [2]uint16  // of A and of B, see PairKernel.smallest
-	codes    []uint8    // for two rows of an operand of four bits
-	scales   []float32  // of a row of decoded elements, see scaleDown
-	a, b     magnitudes // of the decoded blocks, if the kernel has multiplyFMA
-	_        [128]byte
+	out         tileOut
+	packed      int            // 1 + the first column of the block of B in its scratch; 0: none
+	smallest    [2]uint16      // of A and of B, see PairKernel.smallest
+	scaleLimits [2]scaleLimits // of A and of B, see scaledChoice
+	codes       []uint8        // for two rows of an operand of four bits
+	scales      []float32      // of a row of decoded elements, see scaleDown
+	a, b        magnitudes     // of the decoded blocks, if the kernel has multiplyFMA
+	_           [128]byte
 }
 
 // New returns out = op(a)·op(b), where op(x) is x or its transpose. It takes any
@@ -131,7 +133,7 @@ func NewWith(kernel *Kernel, p *pool.Pool, a memory.Matrix, transA bool, b memor
 	}
 	g.plan = planBlocks(kernel, g.M, g.N, g.words(g.K), DepthUnit, transA, p.Size())
 	if kernel.Pairs != nil && !codes && pairable(a.DType) && pairable(b.DType) && g.M*g.N >= kernel.Pairs.reuse*(g.M+g.N) {
-		g.choosePairs(kernel.Pairs)
+		g.choosePairs(g.bf16Choice())
 	}
 	g.reserve()
 	return g, nil
@@ -168,6 +170,13 @@ func (g *GEMM) words(n int) int { return pool.CeilDiv(n, g.perWord()) }
 func (g *GEMM) elements(l, depth int) (from, count int) {
 	n := g.perWord()
 	return n * l, min(n*depth, g.K-n*l)
+}
+
+// view returns the memory of x as elements of another type.
+func view[To, From float32 | int32 | uint16 | uint8](x []From) []To {
+	var from From
+	var to To
+	return unsafe.Slice((*To)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(from))/int(unsafe.Sizeof(to)))
 }
 
 func orient(x memory.Matrix, trans bool) (rows, cols int) {
@@ -257,7 +266,7 @@ func (g *GEMM) runTask(worker, task int) {
 		tile := acc
 		for i := 0; i < rows; i += p.mc {
 			block := min(p.mc, rows-i)
-			step, stepK := g.decodeA(worker, a, i0+i, l0, block, depth)
+			step, stepK := g.decodeA(worker, a, tmp, i0+i, l0, block, depth)
 			if q := g.integers; q != nil && q.offset != nil && depth > 0 {
 				q.offset(a[:(block-1)*step+(depth-1)*stepK+1])
 			}
@@ -352,7 +361,7 @@ func (g *GEMM) runStream(worker, task int) {
 	left := task * p.nt
 	right := min(g.N, left+p.nt)
 	a, _, tmp, acc := p.carve(g.pool.Scratch[worker])
-	codes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), streamDepth*nr)
+	codes := view[uint8](tmp)[:streamDepth*nr]
 	tile := acc[:streamRows*nr]
 	out := &g.workers[worker].out
 	lda := pool.RoundUp(g.K, nr) + lineFloats
@@ -376,8 +385,12 @@ func (g *GEMM) runStream(worker, task int) {
 }
 
 // decodeA decodes rows [i, i+rows) of op(A), words [l, l+depth), in their stored
-// orientation. step is the distance of op(A)'s rows, stepK that of its words.
-func (g *GEMM) decodeA(worker int, dst []float32, i, l, rows, depth int) (step, stepK int) {
+// orientation unless the kernel needs another. step is the distance of op(A)'s rows, stepK
+// that of its words.
+func (g *GEMM) decodeA(worker int, dst, tmp []float32, i, l, rows, depth int) (step, stepK int) {
+	if q := g.integers; q != nil && q.contiguous && g.transA {
+		return g.transposeA(worker, dst, tmp, i, l, rows, depth)
+	}
 	ld := g.plan.lda
 	l, depth = g.elements(l, depth)
 	if g.transA {
@@ -422,7 +435,7 @@ func (g *GEMM) packB(worker int, dst, tmp []float32, l, j, depth, cols int) {
 func (g *GEMM) gatherB(worker int, dst, tmp []float32, src memory.Matrix, count, cols int) {
 	nr, panel := g.kernel.NR, g.plan.panel
 	codes := memory.Matrix{DType: src.DType, LD: nr}
-	codes.U8 = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), gatherDepth*nr)
+	codes.U8 = view[uint8](tmp)[:gatherDepth*nr]
 	for c := 0; c < cols; c += nr {
 		for l := 0; l < count; l += gatherDepth {
 			n := min(gatherDepth, count-l)

@@ -3,7 +3,6 @@ package gemm
 import (
 	"encoding/binary"
 	"math"
-	"unsafe"
 
 	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
@@ -27,8 +26,10 @@ type IntegerKernel struct {
 	Name string
 	size int // integers in a word; the first is in the lowest bits
 
-	// Multiply is Kernel.Multiply for words; k counts words, and c holds I32.
-	Multiply func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
+	// Multiply is Kernel.Multiply for words; k counts words, and c holds I32. If contiguous,
+	// stepK is always 1.
+	Multiply   func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
+	contiguous bool
 
 	// along writes the words of INT8 codes that are neighbours in k, a multiple of 16.
 	along func(dst []float32, codes []uint8)
@@ -92,7 +93,7 @@ func (g *GEMM) sum(worker, depth, rows int, a []float32, step, stepK int, panel,
 // sumFloats is sum by FP32 kernels.
 func (g *GEMM) sumFloats(worker, depth, rows int, a []float32, step, stepK int, panel, tile, part []float32, l int) {
 	n := rows * g.kernel.NR
-	sums := integersOf(tile[:n])
+	sums := view[int32](tile[:n])
 	if l == 0 {
 		clear(sums)
 	}
@@ -102,13 +103,8 @@ func (g *GEMM) sumFloats(worker, depth, rows int, a []float32, step, stepK int, 
 	}
 }
 
-// integersOf returns the memory of x as I32.
-func integersOf(x []float32) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
-}
-
 // fromIntegers converts I32 to FP32 in place.
-func fromIntegers(x []float32) { simd.FromInt32(x, integersOf(x)) }
+func fromIntegers(x []float32) { simd.FromInt32(x, view[int32](x)) }
 
 // decodeIntegers is decode to words of integers.
 func (g *GEMM) decodeIntegers(worker int, dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
@@ -133,6 +129,17 @@ func (g *GEMM) decodeIntegers(worker int, dst []float32, step, chunk int, src me
 			q.wordsDown(to, g.kernel.NR, chunk, codes, ld, n, cols)
 		}
 	}
+}
+
+// transposeA is decodeA for a transposed A, with the words of a row of op(A) side by side.
+func (g *GEMM) transposeA(worker int, dst, tmp []float32, i, l, rows, depth int) (step, stepK int) {
+	p, height := &g.plan, g.kernel.TransposeRows
+	for w := 0; w < depth; w += height {
+		from, count := g.elements(l+w, height)
+		g.decodeIntegers(worker, tmp, p.lda, g.kernel.NR, g.a.Sub(from, i), count, rows, false)
+		g.kernel.Transpose(dst[w:], p.ldt, tmp, p.lda, rows)
+	}
+	return p.ldt, 1
 }
 
 // wordsAlong writes the words of codes that are neighbours in k.
@@ -171,7 +178,7 @@ func word(codes []uint8, step, n, size int) float32 {
 
 // copyCodes is along for words of four.
 func copyCodes(dst []float32, codes []uint8) {
-	copy(unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(dst))), 4*len(dst)), codes)
+	copy(view[uint8](dst), codes)
 }
 
 // inBytes reports whether the codes of x, integers, are INT8.
@@ -212,7 +219,7 @@ var goIntegers = IntegerKernel{
 
 func multiplyIntegersGo(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 	const mr, nr = 4, 16
-	sums := integersOf(c)
+	sums := view[int32](c)
 	for i := range min(rows, mr) {
 		row := sums[i*nr:][:nr]
 		if !load {

@@ -50,8 +50,8 @@ func offsetWords(words []float32) {
 	if whole > 0 {
 		offsetWordsAVX2(&words[0], whole)
 	}
-	for i, w := range integersOf(words)[whole:] {
-		integersOf(words)[whole+i] = w ^ -0x7f7f7f80 // 0x80808080
+	for i, w := range view[int32](words)[whole:] {
+		view[int32](words)[whole+i] = w ^ -0x7f7f7f80 // 0x80808080
 	}
 }
 

@@ -23,7 +23,19 @@ func integerDot(a, b []float32) float32 {
 }
 
 // testedIntegers maps kernels to the integer kernels that this machine can run with them.
-var testedIntegers = map[*Kernel][]*IntegerKernel{&Go: {&goIntegers}}
+var testedIntegers = map[*Kernel][]*IntegerKernel{&Go: {&goIntegers, &contiguousIntegers}}
+
+// contiguousIntegers multiplies rows of words side by side alone, as AMX does.
+var contiguousIntegers = IntegerKernel{
+	Name: "contiguous integers in go", size: 4, contiguous: true,
+	Multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
+		if stepK != 1 {
+			panic("words of a row are not side by side")
+		}
+		multiplyIntegersGo(k, rows, a, step, stepK, b, c, load)
+	},
+	along: goIntegers.along, down: goIntegers.down,
+}
 
 // integerKernels lists the kernels that this machine can run with each of their integer
 // kernels, and without one.
@@ -140,7 +152,7 @@ func TestIntegerKernels(t *testing.T) {
 				q.offset(left[:height*k])
 			}
 			c := make([]float32, height*nr)
-			sums := integersOf(c)
+			sums := view[int32](c)
 			for i := range sums {
 				sums[i] = int32(i)
 			}
@@ -194,4 +206,28 @@ func TestIntegerGemmAllocatesNothing(t *testing.T) {
 		require.NoError(t, g.ScaleBlocks(memory.BlockScales{}, memory.BlockScales{}, 32))
 		require.Zero(t, testing.AllocsPerRun(5, func() { g.Run(Epilogue{}) }))
 	}
+}
+
+// NewAMX multiplies integers too, with the sums of New.
+func TestAMXIntegers(t *testing.T) {
+	r := rand.New(rand.NewPCG(47, 48))
+	p := pool.New(2)
+	defer p.Close()
+	require.True(t, AMXMultiplies(fp8.INT8, fp8.INT4))
+	c := gemmCase{m: 50, n: 70, k: 900, a: fp8.INT8, b: fp8.INT4, out: fp8.F32, transA: true, alpha: 0.5}
+	a, b, out, e := c.operands(r)
+	fillIntegers(r, a, true, 0)
+	fillIntegers(r, b, true, 0)
+	g, err := NewAMX(p, a, true, b, false, out)
+	require.NoError(t, err)
+	g.Run(e)
+	rows, cols := rowsOf(a, true, false), rowsOf(b, false, true)
+	for i := range c.m {
+		for j := range c.n {
+			require.Equal(t, integerDot(rows[i], cols[j])*0.5, out.F32[i*out.LD+j])
+		}
+	}
+	require.False(t, AMXMultiplies(fp8.INT8, fp8.E4M3))
+	_, err = NewAMX(p, a, true, newMatrix(fp8.E4M3, c.k, c.n, c.n), false, out)
+	require.ErrorContains(t, err, "an integer format multiplies only integer formats")
 }

@@ -46,8 +46,8 @@ type Kernel struct {
 	// c by the returned scale, a power of two. nil if decode and multiply are as fast.
 	stream func(k, rows int, a []float32, step int, codes []uint8, d fp8.DType, c []float32) float32
 
-	// Pairs is a faster multiply for FP8 and BF16 operands with per-tensor scales; nil if
-	// there is none.
+	// Pairs is a faster multiply for FP8 and BF16 operands, without scales that multiply
+	// sums along k; nil if there is none.
 	Pairs *PairKernel
 
 	// Integers is a faster multiply for integers; nil if there is none.

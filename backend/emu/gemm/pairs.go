@@ -15,8 +15,8 @@ import (
 // With element l of k in the upper half and element l+1 in the lower, it computes two
 // steps of the chain that gemm.go defines, bit for bit, except that it flushes subnormals
 // to zero. Values of up to eight bits are exact in BF16; sums of products of FP8 are
-// multiples of 2^-32, never subnormal. BF16 operands are scanned in each run: if a sum could be
-// subnormal, that run uses FP32.
+// multiples of 2^-32, never subnormal. BF16 operands and block scales (scaled_pairs.go) are
+// scanned in each run: if a sum could be subnormal, that run uses FP32.
 //
 // Blocks of op(A) and op(B) then consist of words, each a pair, instead of floats, and
 // have half as many along k. Plans, tiles, transposes and epilogues are the same. If k is
@@ -41,24 +41,55 @@ type PairKernel struct {
 	// smallest returns the minimum of its argument and of magnitude − 1 over x, in BF16
 	// bits. The unsigned subtraction wraps zeros to the maximum, which ignores them.
 	smallest func(smallest uint16, x []uint16) uint16
+
+	// scale multiplies the halves of words by those of scales and truncates the products to
+	// BF16.
+	scale func(words, scales []float32)
 }
 
-// pairChoice chooses between pairs and FP32 for a GEMM with BF16 operands.
+// pairChoice chooses between pairs and FP32 for a GEMM with BF16 operands or block scales.
 type pairChoice struct {
-	pairs         *PairKernel
 	words, floats blocking
 	scanned       [2]int // number of tasks that scan A, and B
-	scan          func(worker, task int)
+	scan          func(worker, operand, task int)
+	task          func(worker, task int) // scan of either operand
+	exact         func() bool            // reports whether pairs give the scanned operands FP32's bits
 }
 
 // scanElements is the number of elements that a task scans.
 const scanElements = 1 << 15
 
 // choosePairs lets each run of g choose between pairs and FP32.
-func (g *GEMM) choosePairs(pairs *PairKernel) {
-	c := &pairChoice{pairs: pairs, floats: g.plan}
+func (g *GEMM) choosePairs(c pairChoice) {
+	c.floats = g.plan
 	c.words = planBlocks(g.kernel, g.M, g.N, pool.CeilDiv(g.K, 2), DepthUnit, g.transA, g.pool.Size())
 	g.pool.Reserve(c.words.scratch())
+	c.task = func(worker, task int) {
+		if task < c.scanned[0] {
+			c.scan(worker, 0, task)
+		} else {
+			c.scan(worker, 1, task-c.scanned[0])
+		}
+	}
+	g.choice = &c
+}
+
+// choose scans the operands and selects pairs or FP32.
+func (g *GEMM) choose() {
+	c := g.choice
+	for w := range g.workers {
+		g.workers[w].smallest = [2]uint16{math.MaxUint16, math.MaxUint16}
+		g.workers[w].scaleLimits = [2]scaleLimits{noScales, noScales}
+	}
+	g.pool.Run(c.scanned[0]+c.scanned[1], c.task)
+	g.pairs, g.plan = nil, c.floats
+	if c.exact() {
+		g.pairs, g.plan = g.kernel.Pairs, c.words
+	}
+}
+
+// bf16Choice returns the choice for a GEMM with BF16 operands.
+func (g *GEMM) bf16Choice() (c pairChoice) {
 	operands := [2]*memory.Matrix{&g.a, &g.b}
 	var rows [2]int // of a task
 	for i, x := range operands {
@@ -67,35 +98,26 @@ func (g *GEMM) choosePairs(pairs *PairKernel) {
 			c.scanned[i] = pool.CeilDiv(x.Rows, rows[i])
 		}
 	}
-	c.scan = func(worker, task int) {
-		i := 0
-		if task >= c.scanned[0] {
-			i, task = 1, task-c.scanned[0]
-		}
+	c.scan = func(worker, i, task int) {
 		x, smallest := operands[i], &g.workers[worker].smallest[i]
 		for r := task * rows[i]; r < min(x.Rows, (task+1)*rows[i]); r++ {
-			*smallest = pairs.smallest(*smallest, x.U16[r*x.LD:][:x.Cols])
+			*smallest = g.kernel.Pairs.smallest(*smallest, x.U16[r*x.LD:][:x.Cols])
 		}
 	}
-	g.choice = c
+	c.exact = g.exactBF16Pairs
+	return c
 }
 
-// choose scans the operands and selects pairs or FP32. With smallest biased exponents e
+// exactBF16Pairs reports whether no sum is subnormal. With smallest biased exponents e
 // and f and seven bits of mantissa, all products and sums are multiples of
 // 2^(e-127-7)·2^(f-127-7). If that is at least 2^-126, no result is subnormal.
-func (g *GEMM) choose() {
+func (g *GEMM) exactBF16Pairs() bool {
 	const enough = 2*(127+7) - 126
-	c := g.choice
-	workers := g.workers
-	for w := range workers {
-		workers[w].smallest = [2]uint16{math.MaxUint16, math.MaxUint16}
-	}
-	g.pool.Run(c.scanned[0]+c.scanned[1], c.scan)
 	var exponent [2]int
 	for i, d := range [2]fp8.DType{g.a.DType, g.b.DType} {
 		smallest := uint16(math.MaxUint16)
-		for w := range workers {
-			smallest = min(smallest, workers[w].smallest[i])
+		for w := range g.workers {
+			smallest = min(smallest, g.workers[w].smallest[i])
 		}
 		switch d {
 		case fp8.BF16:
@@ -104,10 +126,7 @@ func (g *GEMM) choose() {
 			exponent[i] = 7 + int(math.Float32bits(d.Smallest())>>23) // all values are multiples of Smallest
 		}
 	}
-	g.pairs, g.plan = nil, c.floats
-	if min(exponent[0], exponent[1]) > 0 && exponent[0]+exponent[1] >= enough {
-		g.pairs, g.plan = c.pairs, c.words
-	}
+	return min(exponent[0], exponent[1]) > 0 && exponent[0]+exponent[1] >= enough
 }
 
 // bf16Table is the BF16 values of a format's first 128 codes, which for a format of eight
@@ -121,9 +140,12 @@ var bf16Tables [256]atomic.Pointer[bf16Table]
 // bits with a sign in the highest.
 func bf16TableOf(d fp8.DType) *bf16Table {
 	t := bf16Tables[d].Load()
-	f := d.Format()
-	if t != nil || f.Kind != fp8.Float || f.Bits > 8 || f.Bits == 8 && f.Special > fp8.IEEE {
+	if t != nil {
 		return t
+	}
+	f := d.Format()
+	if f.Kind != fp8.Float || f.Bits > 8 || f.Bits == 8 && f.Special > fp8.IEEE {
+		return nil
 	}
 	t = new(bf16Table)
 	for code := range 128 {
@@ -148,7 +170,7 @@ func (t *bf16Table) bf16(code uint8) uint16 {
 
 // GoPairs is Go's pairs. It defines the results of the others.
 var GoPairs = PairKernel{
-	Name: "pairs in go", reuse: 32, Multiply: multiplyPairsGo, decode: decodePairsGo, smallest: minBF16Go,
+	Name: "pairs in go", reuse: 32, Multiply: multiplyPairsGo, decode: decodePairsGo, smallest: minBF16Go, scale: scalePairsGo,
 }
 
 func minBF16Go(smallest uint16, x []uint16) uint16 {
@@ -176,13 +198,18 @@ func multiplyPairsGo(k, rows int, a []float32, step, stepK int, b, c []float32, 
 	}
 }
 
-// code returns the code of an element of up to eight bits.
-func code(m *memory.Matrix, i, j int) uint8 {
-	at := i*m.LD + j
-	if m.DType.Size() == 1 {
-		return m.U8[at]
+func scalePairsGo(words, scales []float32) {
+	for i, s := range scales {
+		x, y := math.Float32bits(words[i]), math.Float32bits(s)
+		upper := math.Float32frombits(x&^0xffff) * math.Float32frombits(y&^0xffff)
+		lower := math.Float32frombits(x<<16) * math.Float32frombits(y<<16)
+		words[i] = pairOf(upper, lower)
 	}
-	return m.U8[at/2] >> (at % 2 * 4) & 0xf
+}
+
+// pairOf returns the word of two values, truncated to BF16.
+func pairOf(upper, lower float32) float32 {
+	return math.Float32frombits(math.Float32bits(upper)&^0xffff | math.Float32bits(lower)>>16)
 }
 
 func decodePairsGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
@@ -198,7 +225,7 @@ func decodePairsGo(dst []float32, step, chunk int, src memory.Matrix, rows, cols
 		if src.DType == fp8.BF16 {
 			return uint32(src.U16[i*src.LD+j])
 		}
-		return uint32(bf16TableOf(src.DType).bf16(code(&src, i, j)))
+		return uint32(bf16TableOf(src.DType).bf16(src.Code(i*src.LD + j)))
 	}
 	for i := range pool.CeilDiv(rows, down) {
 		for j := range pool.CeilDiv(cols, right) {

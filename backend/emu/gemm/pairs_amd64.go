@@ -72,6 +72,11 @@ var bf16Pairs = PairKernel{
 		}
 		return minBF16Go(smallest, x[whole:])
 	},
+	scale: func(words, scales []float32) {
+		if len(scales) > 0 {
+			scalePairsAVX512(&words[0], &scales[0], len(scales))
+		}
+	},
 }
 
 //go:noescape
@@ -99,3 +104,6 @@ func decodePairsDown16(dst *float32, step, chunk int, src *uint16, ld, rows, col
 //
 //go:noescape
 func minBF16AVX512(x *uint16, n int) uint16
+
+//go:noescape
+func scalePairsAVX512(words, scales *float32, n int)

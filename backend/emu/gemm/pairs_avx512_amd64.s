@@ -254,6 +254,41 @@ smallest:
 	VZEROUPPER
 	RET
 
+// func scalePairsAVX512(words, scales *float32, n int)
+TEXT ·scalePairsAVX512(SB), NOSPLIT, $0-24
+	MOVQ         words+0(FP), DI
+	MOVQ         scales+8(FP), SI
+	MOVQ         n+16(FP), CX
+	MOVL         $0xffff0000, AX
+	VPBROADCASTD AX, Z4
+	KXNORW       K1, K1, K1
+
+scale:
+	CMPQ  CX, $16
+	JGE   whole
+	MOVL  $-1, AX
+	BZHIL CX, AX, AX
+	KMOVW AX, K1
+
+whole:
+	VMOVDQU32.Z (DI), K1, Z0
+	VMOVDQU32.Z (SI), K1, Z1
+	VPSLLD      $16, Z0, Z2
+	VPSLLD      $16, Z1, Z3
+	VPANDD      Z4, Z0, Z0
+	VPANDD      Z4, Z1, Z1
+	VMULPS      Z1, Z0, Z0
+	VMULPS      Z3, Z2, Z2
+	VPSRLD      $16, Z2, Z2
+	VPTERNLOGD  $0xec, Z4, Z2, Z0 // lower | upper & mask
+	VMOVDQU32   Z0, K1, (DI)
+	ADDQ        $64, DI
+	ADDQ        $64, SI
+	SUBQ        $16, CX
+	JGT         scale
+	VZEROUPPER
+	RET
+
 // Words 0-3, 16-19, 4-7, 20-23, and so on; of each the second code, then the first.
 DATA pairsAlong<>+0(SB)/8, $0x0607040502030001
 DATA pairsAlong<>+8(SB)/8, $0x2627242522232021

@@ -84,7 +84,7 @@ func planBlocks(kernel *Kernel, m, n, k, unit int, transA bool, workers int) blo
 	p.ldt = depth + lineFloats
 	if transA {
 		p.lda = pool.RoundUp(p.mc, nr) + lineFloats
-		p.lenA = p.kc * p.lda
+		p.lenA = max(p.kc*p.lda, pool.RoundUp(p.mc, DepthUnit)*p.ldt) // decodeA, transposeA
 	} else {
 		p.lda = p.ldt
 		p.lenA = p.mc * p.lda
@@ -94,7 +94,7 @@ func planBlocks(kernel *Kernel, m, n, k, unit int, transA bool, workers int) blo
 	if m <= streamRows { // runStream decodes all of A
 		p.lenA = max(p.lenA, streamRows*(pool.RoundUp(k, nr)+lineFloats))
 	}
-	p.lenT = max(kernel.TransposeRows*p.ldt, streamDepth*nr/4)
+	p.lenT = max(kernel.TransposeRows*max(p.ldt, p.lda), streamDepth*nr/4)
 	p.lenAcc = kernel.tall * nr
 	if p.blocked {
 		p.lenAcc = pool.RoundUp(p.mt, mr) * pool.RoundUp(p.nt, nr)

@@ -88,13 +88,28 @@ func alongK(s memory.BlockScales, trans bool) int {
 // expandScales writes the scales at l of k of the operand's rows, from row i on, or of its
 // columns if trans.
 func expandScales(dst []float32, s *memory.BlockScales, i, l int, trans bool) {
-	for r := range dst {
-		if trans {
-			dst[r] = s.Element(l, i+r)
-		} else {
-			dst[r] = s.Element(i+r, l)
-		}
+	block, next := s.Rows, s.Across // of rows that share a scale; from one block to the next
+	if trans {
+		block, next = s.Cols, 1
 	}
+	if block == 1 && s.Codes != nil { // MX, NVFP4
+		codes, values := s.Codes[scaleIndex(s, i, l, trans):], s.DType.Table()
+		for r := range dst {
+			dst[r] = values[codes[r*next]]
+		}
+		return
+	}
+	for r := range dst {
+		dst[r] = s.Block(scaleIndex(s, i+r, l, trans))
+	}
+}
+
+// scaleIndex returns the block at l of k of an operand's row i, or of its column i if trans.
+func scaleIndex(s *memory.BlockScales, i, l int, trans bool) int {
+	if trans {
+		return s.Index(l, i)
+	}
+	return s.Index(i, l)
 }
 
 // neutralZeros sets the scale of blocks of zeros to 1 if it is E8M0's minimum, 2^-127.
@@ -107,7 +122,7 @@ func neutralZeros(scales []float32, x memory.Matrix, l, width int, trans bool) {
 	for i, f := range scales {
 		zeros := f == 0x1p-127
 		for r := 0; zeros && r < width; r++ {
-			zeros = isZero(x, i*next+(l+r)*step)
+			zeros = isZero(&x, i*next+(l+r)*step)
 		}
 		if zeros {
 			scales[i] = 1

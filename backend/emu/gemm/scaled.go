@@ -11,8 +11,9 @@ import (
 
 // This file multiplies elements by their block scales when they are decoded, where
 // backend.MatMul says so. A·B is then one chain over k, and the kernels are those of
-// per-tensor scales. The products of scaled elements are exact too, unless they leave FP32's
-// range; there only an FMA, which rounds once, gives the bits of the definition.
+// per-tensor scales, pairs (scaled_pairs.go) and AMX (amx.go) too. The products of scaled
+// elements are exact too, unless they leave FP32's range; there only an FMA, which rounds
+// once, gives the bits of the definition.
 
 // elementScales are the block scales of a GEMM whose operands are scaled when decoded.
 type elementScales struct{ a, b memory.BlockScales }
@@ -25,18 +26,30 @@ func scalesElements(da fp8.DType, a memory.BlockScales, db fp8.DType, b memory.B
 
 // scaleElements lets a and b multiply the operands' elements.
 func (g *GEMM) scaleElements(a, b memory.BlockScales) {
+	g.scaled, g.scales = &elementScales{a, b}, nil
+	if g.amx {
+		return
+	}
 	g.task, g.pairs, g.choice = g.runTask, nil, nil
 	g.plan = planBlocks(g.kernel, g.M, g.N, g.K, DepthUnit, g.transA, g.pool.Size())
 	g.pool.Reserve(g.plan.scratch())
-	for w := range g.workers {
-		g.workers[w].scales = make([]float32, max(g.plan.mc, g.kernel.NR))
+	row := max(g.plan.mc, g.kernel.NR)
+	if g.pairsTakeScales() {
+		g.choosePairs(g.scaledChoice())
+		row = max(row, g.choice.words.mc, g.choice.words.kc)
 	}
-	g.scaled = &elementScales{a, b}
+	for w := range g.workers {
+		g.workers[w].scales = make([]float32, row)
+	}
 }
 
 // scaleAlong multiplies decoded elements by their scales: k runs along rows of dst, which
 // are step apart. The first element is that of row i and column l of the operand.
 func (g *GEMM) scaleAlong(worker int, dst []float32, step int, s *memory.BlockScales, i, l, rows, depth int) {
+	if g.pairs != nil {
+		g.scalePairsAlong(worker, dst, step, s, i, l, rows, depth)
+		return
+	}
 	m := &g.workers[worker].a
 	*m = magnitudes{}
 	for r := range rows {
@@ -59,6 +72,10 @@ func (g *GEMM) scaleAlong(worker int, dst []float32, step int, s *memory.BlockSc
 func (g *GEMM) scaleDown(worker int, m *magnitudes, dst []float32, step int, s *memory.BlockScales, trans bool, i, l, width, depth int) {
 	scales := g.workers[worker].scales[:width]
 	run := alongK(*s, trans)
+	if g.pairs != nil {
+		g.scalePairsDown(scales, dst, step, s, trans, i, l, depth)
+		return
+	}
 	for at := 0; at < depth; {
 		expandScales(scales, s, i, l+at, trans)
 		for end := at + runAt(run, l+at, depth-at); at < end; at++ {
@@ -75,6 +92,7 @@ func (g *GEMM) scaleDown(worker int, m *magnitudes, dst []float32, step int, s *
 func (g *GEMM) scalePanels(worker int, b []float32, l, j, depth, cols int) {
 	nr, m := g.kernel.NR, &g.workers[worker].b
 	*m = magnitudes{}
+	l, depth = g.elements(l, depth)
 	for p := range pool.CeilDiv(cols, nr) {
 		g.scaleDown(worker, m, b[p*g.plan.panel:], nr, &g.scaled.b, !g.transB, j+p*nr, l, min(nr, cols-p*nr), depth)
 	}
@@ -98,7 +116,9 @@ func (m *magnitudes) add(x []float32) {
 		if v > 0 && (m.smallest == 0 || v < m.smallest) {
 			m.smallest = v
 		}
-		m.largest = max(m.largest, v)
+		if v > m.largest { // not NaN
+			m.largest = v
+		}
 	}
 }
 

@@ -100,6 +100,15 @@ func (m *Matrix) Load(dst []float32, row, col int) {
 	}
 }
 
+// Code returns the code, of up to eight bits, of element at of m's memory, which for (row, col)
+// is row·LD + col.
+func (m *Matrix) Code(at int) uint8 {
+	if m.DType.Size() == 1 {
+		return m.U8[at]
+	}
+	return m.U8[at/2] >> (at % 2 * 4) & 0xf
+}
+
 // Codes returns n codes of up to eight bits from (row, col) on, one in a byte: m's memory,
 // or, of codes of four bits, a copy in buffer, which must have n bytes. The caller must not
 // write to the result.

@@ -54,3 +54,13 @@ func TestBlockScales(t *testing.T) {
 	require.EqualValues(t, 4, s.Element(9, 3))
 	require.EqualValues(t, 1, new(BlockScales).Element(7, 7))
 }
+
+// Code reads the formats of eight and of four bits, two of which share a byte.
+func TestCode(t *testing.T) {
+	m := Matrix{DType: fp8.E2M1, U8: []uint8{0x21, 0x43}}
+	for i := range 4 {
+		require.EqualValues(t, i+1, m.Code(i))
+	}
+	m.DType = fp8.E4M3
+	require.EqualValues(t, 0x43, m.Code(1))
+}

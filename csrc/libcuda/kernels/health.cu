@@ -4,8 +4,8 @@
 // CastSums are the counts and sums of one thread block.
 struct CastSums {
 	u64 saturated, flushed;
-	f64 signal, noise; // sums of x^2 and of (x - value)^2
-	u64 amax;          // the bits of max |x|
+	f64 signal, noise, fourth; // sums of x^2, (x - value)^2 and x^4
+	u64 amax;                  // the bits of max |x|
 };
 
 struct CastHealthArgs {
@@ -54,7 +54,7 @@ KERNEL(cast_health, CastHealthArgs, FLAT_THREADS, 1) {
 	const i64 across = (a.cols + a.block_cols - 1) / a.block_cols;
 	const bool gaps = a.scales > 1 || a.rows > 1 && (a.x.ld != a.cols || a.codes.ld != a.cols);
 	u32 saturated = 0, flushed = 0, amax = 0;
-	f64 signal = 0.0, noise = 0.0;
+	f64 signal = 0.0, noise = 0.0, fourth = 0.0;
 	each_flat(a.rows, a.cols, gaps, [&](i64 row, i64 col, int n) {
 		float v[8];
 		load8(a.x, row, col, n, v);
@@ -67,25 +67,26 @@ KERNEL(cast_health, CastHealthArgs, FLAT_THREADS, 1) {
 			saturated += scale != 0.0 && fabs(x) > a.limit * scale;
 			flushed += (value == 0.0 || scale == 0.0) && fabs(x) > 0.0;
 			signal += x * x;
+			fourth += x * x * (x * x);
 			noise += d * d;
 			amax = max(amax, magnitude(v[i]));
 		}
 	});
 	saturated = block_sum(saturated), flushed = block_sum(flushed), amax = block_max(amax);
-	signal = block_sum(signal), noise = block_sum(noise);
+	signal = block_sum(signal), noise = block_sum(noise), fourth = block_sum(fourth);
 	if (threadIdx.x == 0)
-		a.scratch[blockIdx.x] = {saturated, flushed, signal, noise, amax};
+		a.scratch[blockIdx.x] = {saturated, flushed, signal, noise, fourth, amax};
 }
 
 KERNEL(cast_health_end, CastHealthArgs, ONE_THREADS, 1) {
 	const i64 elems = a.rows * a.cols;
 	u64 saturated = 0, flushed = 0;
-	f64 signal = 0.0, noise = 0.0;
+	f64 signal = 0.0, noise = 0.0, fourth = 0.0;
 	u32 amax = 0;
 	for (i64 i = threadIdx.x; i < flat_blocks(elems); i += ONE_THREADS) {
 		const CastSums &s = a.scratch[i];
 		saturated += s.saturated, flushed += s.flushed;
-		signal += s.signal, noise += s.noise;
+		signal += s.signal, noise += s.noise, fourth += s.fourth;
 		amax = max(amax, (u32)s.amax);
 	}
 	// Scales are positive, 0 or NaN, so their bits are ordered like their values. The
@@ -115,7 +116,7 @@ KERNEL(cast_health_end, CastHealthArgs, ONE_THREADS, 1) {
 	}
 	zero = block_sum(zero), low = block_sum(low), high = block_sum(high);
 	saturated = block_sum(saturated), flushed = block_sum(flushed), amax = block_max(amax);
-	signal = block_sum(signal), noise = block_sum(noise);
+	signal = block_sum(signal), noise = block_sum(noise), fourth = block_sum(fourth);
 	sum = block_sum(sum), squares = block_sum(squares);
 	largest = block_max(largest), below = block_max(below);
 	if (threadIdx.x != 0)
@@ -135,4 +136,6 @@ KERNEL(cast_health_end, CastHealthArgs, ONE_THREADS, 1) {
 	out[9] = (float)((f64)low / scales);
 	out[10] = (float)((f64)high / scales);
 	out[11] = a.outer ? *a.outer : 1.0f;
+	out[12] = (float)sqrt(signal / (f64)elems);
+	out[13] = (float)(signal == 0.0 ? 0.0 : fourth / signal * (f64)elems / signal);
 }

@@ -228,7 +228,7 @@ var shapes = map[string]shape{
 
 	"amax_columns": strips("amax_columns", "quantize.cu", 1),
 	"amax":         counted("amax", "quantize.cu", 4),
-	"cast_health":  counted("cast_health", "health.cu", 40),
+	"cast_health":  counted("cast_health", "health.cu", 48),
 
 	"update_scale": func(_, cols int) Launches {
 		return Launches{Kernels: []Kernel{flat("update_scale", "scale.cu", ceilDiv(cols, flatThreads))}}

@@ -13,7 +13,7 @@ type StoredScales struct {
 	Count int // scales that cuBLASLt reads, with padding; 0: it reads them as stored
 	Bytes int // of a scale
 
-	Outer uint64 // address of the tensor's second factor; 0: none
+	Outer uint64 // address of the tensor's outer scale_inv; 0: none
 }
 
 // ScaleLayout returns the launch that writes the scales of A and B to scratch memory, in
