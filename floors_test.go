@@ -25,6 +25,7 @@ var levels = [][]string{
 	{"internal/cli", "tools/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
 	{"study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
+	{"internal/board"},
 	{"internal/bench", "internal/export", "internal/report", "study/internal/start"},
 	{"run", "internal/runs"},
 	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/spike", "internal/trial"},
@@ -35,7 +36,7 @@ var levels = [][]string{
 	{"backend/emu/cast", "backend/emu/gemm"},
 	{"backend/emu/memory"},
 	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "csrc/standin", "data", "internal/arrays", "internal/writers", "recipe", "backend/emu/pool"},
-	{"fp8"},
+	{"fp8", "internal/page"},
 	// These import no package of this module.
 	{
 		"safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels",

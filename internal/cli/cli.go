@@ -29,6 +29,7 @@ type commands struct {
 	Export   exportCmd   `cmd:"" help:"Write a run's model as a Hugging Face folder, with Smooth-SwiGLU folded into the weights."`
 	Inspect  inspectCmd  `cmd:"" help:"Show the tensors, scales and amax histories of a checkpoint, and what looks wrong."`
 	Report   reportCmd   `cmd:"" help:"Write a page that compares runs: losses, casts, throughput, configurations."`
+	Board    boardCmd    `cmd:"" help:"Serve pages about the runs in a folder while they train, to this machine only."`
 	Diff     diffCmd     `cmd:"" help:"Find the first step, field and tensor in which two runs differ."`
 	Plan     planCmd     `cmd:"" help:"Show parameters, memory, FLOPs and programs of a configuration without running it."`
 	Recipes  recipesCmd  `cmd:"" help:"List the recipes, or show which GEMM of a recipe reads which format."`

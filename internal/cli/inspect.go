@@ -46,6 +46,12 @@ func (c inspectCmd) Run(t *terminal) (err error) {
 		fmt.Fprintf(prose(out), "checkpoint  %s\nwritten by  octet %s on %s\nrecipe      %s, seed %d\nstep        %d, epoch %d, row %d\n",
 			report.Path, s.Octet, s.Backend, s.Recipe, s.Seed, s.Step, s.Position.Epoch, s.Position.Index)
 	}
+	if run.Exists(c.Path) {
+		fmt.Fprintln(out)
+		if err := printPicture(out, c.Path); err != nil {
+			return err
+		}
+	}
 	kind := func(name string) string { return name }
 	if !c.All {
 		kind = func(name string) string { return layerNumber.ReplaceAllString(name, "layers.*.") }

@@ -52,6 +52,9 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		fmt.Fprintf(t.out, "validation  %s\n", lossText(last.ValLoss, r))
 		printBest(t.out, r, last)
 	}
+	if err := printPicture(t.out, r.Dir); err != nil {
+		return err
+	}
 	next := fmt.Sprintf("eval %s", shellQuote(r.Dir))
 	if r.Corpus.Info.Kind != data.KindShards {
 		prompt, err := samplePrompt(r.Corpus)

@@ -18,6 +18,7 @@ var castFields = []struct {
 	{"Flushed to zero", "share", true, field("flushed")},
 	{"Signal to quantization noise", "dB", false, field("sqnr_db")},
 	{"Amax", "largest magnitude", true, field("amax")},
+	{"Kurtosis", "3 is normal", true, field("kurtosis")},
 	{"Scale", "log2", false, scaleLog2},
 }
 
@@ -37,8 +38,8 @@ func scaleLog2(m *runs.Measurements, cast string) []float64 {
 }
 
 // casts writes heat maps of the casts of each group's first run.
-func (p *page) casts(groups []*runs.Group) {
-	p.section("casts", "Casts")
+func (p *builder) casts(groups []*runs.Group) {
+	p.Section("casts", "Casts")
 	found := false
 	for _, g := range p.some(groups) {
 		r := g.Runs[0]
@@ -47,7 +48,7 @@ func (p *page) casts(groups []*runs.Group) {
 			continue
 		}
 		found = true
-		p.heading(g.Name + ", " + r.Name)
+		p.Heading(g.Name + ", " + r.Name)
 		for _, f := range castFields {
 			m := chart.HeatMap{
 				Title: f.title, X: chart.Axis{Label: "step"}, Values: chart.Axis{Label: f.label, Log: f.log}, At: r.Casts.Steps,
@@ -62,14 +63,14 @@ func (p *page) casts(groups []*runs.Group) {
 		}
 	}
 	if !found {
-		p.paragraph("", "No run measured casts: set train.health_every, and a recipe that casts.")
+		p.Paragraph("", "No run measured casts: set train.health_every, and a recipe that casts.")
 		return
 	}
-	p.paragraph("soft", "On a logarithmic scale, a value of zero has no colour.")
+	p.Paragraph("soft", "On a logarithmic scale, a value of zero has no colour.")
 }
 
 // heatMap writes a heat map, or that all its values are zero.
-func (p *page) heatMap(m *chart.HeatMap) {
+func (p *builder) heatMap(m *chart.HeatMap) {
 	if len(m.Rows) == 0 {
 		return
 	}
@@ -81,15 +82,15 @@ func (p *page) heatMap(m *chart.HeatMap) {
 			}
 		}
 		if !positive {
-			p.paragraph("", m.Title+": zero in every measured step.")
+			p.Paragraph("", m.Title+": zero in every measured step.")
 			return
 		}
 	}
-	p.figure(m.Title, m.SVG(), m.Table(tableRows), true)
+	p.Figure(m.Title, m.SVG(), m.Table(tableRows), true)
 }
 
 // channels writes the alignment of the largest channel of each layer's MLP.
-func (p *page) channels(groups []*runs.Group) {
+func (p *builder) channels(groups []*runs.Group) {
 	var figures []func()
 	for _, g := range groups[:min(shown, len(groups))] {
 		r := g.Runs[0]
@@ -113,14 +114,14 @@ func (p *page) channels(groups []*runs.Group) {
 	if len(figures) == 0 {
 		return
 	}
-	p.section("channels", "Channels of the MLPs")
-	p.charts(figures...)
-	p.paragraph("soft", "For each layer, the channel whose activation is largest: how far its rows of w1 and w2 point the same way, and its amax over the median of all channels.")
+	p.Section("channels", "Channels of the MLPs")
+	p.Charts(figures...)
+	p.Paragraph("soft", "For each layer, the channel whose activation is largest: how far its rows of w1 and w2 point the same way, and its amax over the median of all channels.")
 }
 
 // speed writes throughput and memory.
-func (p *page) speed(groups []*runs.Group) {
-	p.section("speed", "Throughput and memory")
+func (p *builder) speed(groups []*runs.Group) {
+	p.Section("speed", "Throughput and memory")
 	var figures []func()
 	for _, f := range []struct{ title, field, label string }{
 		{"Throughput", "tokens_per_s", "tokens per second"}, {"Share of peak", "mfu", "MFU"}, {"Memory", "memory", "bytes"},
@@ -139,8 +140,8 @@ func (p *page) speed(groups []*runs.Group) {
 		}
 	}
 	if len(figures) == 0 {
-		p.paragraph("", "No run has written timing.jsonl.")
+		p.Paragraph("", "No run has written timing.jsonl.")
 		return
 	}
-	p.charts(figures...)
+	p.Charts(figures...)
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // losses writes charts of the losses of all groups, and of their differences.
-func (p *page) losses(groups []*runs.Group) {
-	p.section("loss", "Loss")
+func (p *builder) losses(groups []*runs.Group) {
+	p.Section("loss", "Loss")
 	longest := 0
 	for _, r := range all(groups) {
 		longest = max(longest, r.Step())
@@ -34,7 +34,7 @@ func (p *page) losses(groups []*runs.Group) {
 		limit(&differences)
 		figures = append(figures, p.lines(&differences))
 	}
-	p.charts(figures...)
+	p.Charts(figures...)
 	text := "Lines are medians over seeds, bands the range over seeds."
 	if window > 1 {
 		text += fmt.Sprintf(" The training loss is the mean of %d steps.", window)
@@ -42,12 +42,12 @@ func (p *page) losses(groups []*runs.Group) {
 	if len(differences.Lines) > 0 {
 		text += " Differences are between runs with the same seed, which read the same batches."
 	}
-	p.paragraph("soft", text)
+	p.Paragraph("soft", text)
 }
 
 // lines returns the figure of a chart.
-func (p *page) lines(c *chart.Chart) func() {
-	return func() { p.figure(c.Title, c.SVG(), c.Table(tableRows), false) }
+func (p *builder) lines(c *chart.Chart) func() {
+	return func() { p.Figure(c.Title, c.SVG(), c.Table(tableRows), false) }
 }
 
 // maxMarks is the number of warnings from which marks would hide the lines.

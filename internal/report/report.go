@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"octet/internal/chart"
+	"octet/internal/page"
 	"octet/internal/runs"
 )
 
@@ -15,10 +16,18 @@ type Text struct{ Title, Body string }
 
 // Options are the content of a page beside the runs' files.
 type Options struct {
-	Title string
+	Title  string
+	Script string // see page.Page.HTML
+	Back   string // address of a list of runs; empty: none
 	// Describe returns texts about a run's configuration. It may be nil.
 	Describe func(*runs.Run) []Text
 }
+
+// builder writes the parts of a report.
+type builder struct{ page.Page }
+
+// tableRows is the number of rows of the table behind a chart.
+const tableRows = 20
 
 // Write writes a page about groups of runs.
 func Write(w io.Writer, o Options, groups []*runs.Group) error {
@@ -28,7 +37,10 @@ func Write(w io.Writer, o Options, groups []*runs.Group) error {
 
 // Page returns a page about groups of runs.
 func Page(o Options, groups []*runs.Group) []byte {
-	var p page
+	var p builder
+	if o.Back != "" {
+		p.Link(o.Back, "All runs")
+	}
 	p.summary(groups)
 	p.losses(groups)
 	p.casts(groups)
@@ -36,7 +48,7 @@ func Page(o Options, groups []*runs.Group) []byte {
 	p.speed(groups)
 	p.configurations(o, groups)
 	p.alarms(groups)
-	return p.write(o.Title)
+	return p.HTML(o.Title, o.Script)
 }
 
 // all returns the runs of all groups.
@@ -51,17 +63,17 @@ func all(groups []*runs.Group) (list []*runs.Run) {
 const shown = 8
 
 // some returns the groups of which the page shows details, and says if there are more.
-func (p *page) some(groups []*runs.Group) []*runs.Group {
+func (p *builder) some(groups []*runs.Group) []*runs.Group {
 	if len(groups) > shown {
-		p.paragraph("soft", fmt.Sprintf("The first %d of %d configurations.", shown, len(groups)))
+		p.Paragraph("soft", fmt.Sprintf("The first %d of %d configurations.", shown, len(groups)))
 		return groups[:shown]
 	}
 	return groups
 }
 
 // configurations writes what differs between the groups, and texts about each.
-func (p *page) configurations(o Options, groups []*runs.Group) {
-	p.section("configurations", "Configurations")
+func (p *builder) configurations(o Options, groups []*runs.Group) {
+	p.Section("configurations", "Configurations")
 	var first []*runs.Run
 	t := chart.Table{Head: []string{"key"}}
 	for _, g := range groups {
@@ -76,17 +88,17 @@ func (p *page) configurations(o Options, groups []*runs.Group) {
 		t.Rows = append(t.Rows, row)
 	}
 	if len(t.Rows) > 0 {
-		p.paragraph("", "Keys that differ:")
-		p.table("Keys that differ", t)
+		p.Paragraph("", "Keys that differ:")
+		p.Table("Keys that differ", t)
 	}
 	for _, g := range p.some(groups) {
-		p.heading(g.Name)
+		p.Heading(g.Name)
 		if o.Describe != nil {
 			for _, text := range o.Describe(g.Runs[0]) {
-				p.folded(text.Title, text.Body)
+				p.Folded(text.Title, text.Body)
 			}
 		}
-		p.folded("Configuration", configText(g.Runs[0]))
+		p.Folded("Configuration", configText(g.Runs[0]))
 	}
 }
 
@@ -100,7 +112,7 @@ func configText(r *runs.Run) string {
 }
 
 // alarms writes warnings, and what the folders' files hold that could not be read.
-func (p *page) alarms(groups []*runs.Group) {
+func (p *builder) alarms(groups []*runs.Group) {
 	warnings := chart.Table{Head: []string{"run", "step", "time", "warning"}}
 	problems := chart.Table{Head: []string{"run", "problem"}}
 	for _, r := range all(groups) {
@@ -115,15 +127,15 @@ func (p *page) alarms(groups []*runs.Group) {
 			problems.Rows = append(problems.Rows, []string{r.Name, text})
 		}
 	}
-	p.section("warnings", "Warnings")
+	p.Section("warnings", "Warnings")
 	if len(warnings.Rows) == 0 {
-		p.paragraph("", "No run warned.")
+		p.Paragraph("", "No run warned.")
 	} else {
-		p.table("Warnings", warnings)
+		p.Table("Warnings", warnings)
 	}
 	if len(problems.Rows) > 0 {
-		p.section("problems", "Damaged files")
-		p.paragraph("bad", "These files could not be read completely, and the page leaves out what they hold there.")
-		p.table("Damaged files", problems)
+		p.Section("problems", "Damaged files")
+		p.Paragraph("bad", "These files could not be read completely, and the page leaves out what they hold there.")
+		p.Table("Damaged files", problems)
 	}
 }

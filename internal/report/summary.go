@@ -17,8 +17,8 @@ func valLoss(r *runs.Run) (float64, bool) {
 }
 
 // summary writes a table of the groups and one of the runs.
-func (p *page) summary(groups []*runs.Group) {
-	p.section("summary", "Summary")
+func (p *builder) summary(groups []*runs.Group) {
+	p.Section("summary", "Summary")
 	t := chart.Table{Head: []string{"configuration", "runs", "validation loss", "from", "to", "against", "difference", "standard error", "p"}}
 	compared := false
 	for _, g := range groups {
@@ -42,12 +42,12 @@ func (p *page) summary(groups []*runs.Group) {
 		}
 		t.Rows = append(t.Rows, row)
 	}
-	p.table("Configurations", t)
+	p.Table("Configurations", t)
 	text := "Validation loss is the last one of each run, in nats per token: mean and range over seeds."
 	if compared {
 		text += " Differences are means over runs with the same seed; p is that of Student's paired t test, two-sided."
 	}
-	p.paragraph("soft", text)
+	p.Paragraph("soft", text)
 	p.runs(groups)
 }
 
@@ -60,7 +60,7 @@ func relative(own, baseline []float64) (d []float64) {
 }
 
 // runs writes a table of all runs.
-func (p *page) runs(groups []*runs.Group) {
+func (p *builder) runs(groups []*runs.Group) {
 	t := chart.Table{Head: []string{"run", "configuration", "seed", "device", "step", "of", "training loss", "validation loss", "tokens/s", "hours", "warnings"}}
 	for _, g := range groups {
 		for _, r := range g.Runs {
@@ -84,8 +84,8 @@ func (p *page) runs(groups []*runs.Group) {
 			t.Rows = append(t.Rows, row)
 		}
 	}
-	p.heading("Runs")
-	p.table("Runs", t)
+	p.Heading("Runs")
+	p.Table("Runs", t)
 }
 
 // finite returns the finite values.

@@ -1,0 +1,138 @@
+package board
+
+import (
+	"fmt"
+
+	"octet/internal/chart"
+	"octet/internal/page"
+)
+
+// columns are the columns of the list: a heading, and a row's cell.
+var columns = []struct {
+	head string
+	key  string // of Row in JSON, by which the script sorts
+	cell func(Row) string
+}{
+	{"run", "name", func(r Row) string { return r.Name }},
+	{"recipe", "recipe", func(r Row) string { return r.Recipe }},
+	{"seed", "seed", func(r Row) string { return r.Seed }},
+	{"device", "device", func(r Row) string { return r.Device }},
+	{"step", "step", func(r Row) string { return fmt.Sprint(r.Step) }},
+	{"of", "steps", func(r Row) string { return fmt.Sprint(r.Steps) }},
+	{"loss", "loss", func(r Row) string { return cell(r.Loss) }},
+	{"validation", "val_loss", func(r Row) string { return cell(r.ValLoss) }},
+	{"tokens/s", "tokens_per_s", func(r Row) string { return cell(r.Tokens) }},
+	{"warnings", "warnings", func(r Row) string { return fmt.Sprint(r.Warnings) }},
+}
+
+func cell(x *float64) string {
+	if x == nil {
+		return ""
+	}
+	return chart.Number(*x)
+}
+
+// listPage returns the page of all runs. It is complete without its script, which sorts,
+// filters and updates it.
+func listPage(dir string, rows []Row, err error) []byte {
+	var p page.Page
+	p.Link("/report", "Compare all runs")
+	if err != nil {
+		p.Paragraph("bad", err.Error())
+	}
+	p.Raw(`<p><label>Filter: <input id="filter" type="search" autocomplete="off"></label> <span id="count" role="status" class="soft"></span></p>` +
+		`<form action="/report"><div class="scroll" tabindex="0" role="region" aria-label="Runs"><table id="runs"><thead><tr>`)
+	for i, c := range columns {
+		sort := ""
+		if i == 0 {
+			sort = ` aria-sort="ascending"`
+		}
+		p.Raw(fmt.Sprintf(`<th scope="col" data-key="%s"%s><button type="button">%s</button></th>`, c.key, sort, chart.Escape(c.head)))
+	}
+	p.Raw("</tr></thead><tbody>")
+	for _, r := range rows {
+		p.Raw(fmt.Sprintf(`<tr><th scope="row"><input type="checkbox" name="run" value="%s" aria-label="choose %[1]s"> <a href="%s">%[1]s</a></th>`,
+			chart.Escape(r.Name), chart.Escape(reportPath(r.Name))))
+		for _, c := range columns[1:] {
+			p.Raw("<td>" + chart.Escape(c.cell(r)) + "</td>")
+		}
+		p.Raw("</tr>")
+	}
+	p.Raw(`</tbody></table></div><p><button type="submit">Compare the chosen runs</button></p></form>`)
+	return p.HTML("Runs in "+dir, listScript)
+}
+
+// listScript sorts, filters and updates the list. Cells get text only, so that names cannot
+// hold markup.
+const listScript = `"use strict";
+const table = document.getElementById("runs"), body = table.tBodies[0], filter = document.getElementById("filter");
+const heads = [...table.tHead.rows[0].cells];
+let rows = null, key = "name", up = true;
+const order = new Intl.Collator("en", {numeric: true}).compare;
+function text(v) { return v === null ? "" : typeof v === "number" && !Number.isInteger(v) ? String(Number(v.toPrecision(4))) : String(v); }
+function compare(a, b) {
+  const x = a[key], y = b[key];
+  if (x === null || y === null) return (x === null) - (y === null);
+  return (up ? 1 : -1) * (typeof x === "number" && typeof y === "number" ? x - y : order(x, y)) || order(a.name, b.name);
+}
+function show() {
+  if (!rows) return;
+  const chosen = new Set([...body.querySelectorAll("input:checked")].map(i => i.value));
+  const focus = document.activeElement && body.contains(document.activeElement) ? [document.activeElement.tagName, document.activeElement.closest("tr").dataset.name] : null;
+  const words = filter.value.toLowerCase().split(/\s+/).filter(w => w);
+  const kept = rows.filter(r => words.every(w => (r.name + " " + r.recipe + " " + r.device).toLowerCase().includes(w)));
+  kept.sort(compare);
+  body.replaceChildren(...kept.map(r => {
+    const tr = document.createElement("tr");
+    tr.dataset.name = r.name;
+    heads.forEach((h, i) => {
+      const cell = document.createElement(i ? "td" : "th");
+      if (i) cell.textContent = text(r[h.dataset.key]);
+      else {
+        cell.scope = "row";
+        const box = document.createElement("input"), link = document.createElement("a");
+        box.type = "checkbox"; box.name = "run"; box.value = r.name; box.checked = chosen.has(r.name);
+        box.setAttribute("aria-label", "choose " + r.name);
+        link.href = "/report?" + new URLSearchParams({run: r.name}); link.textContent = r.name;
+        cell.append(box, " ", link);
+      }
+      tr.append(cell);
+    });
+    if (focus && focus[1] === r.name) setTimeout(() => { const e = tr.querySelector(focus[0]); if (e) e.focus(); });
+    return tr;
+  }));
+  document.getElementById("count").textContent = kept.length + " of " + rows.length + " runs";
+}
+heads.forEach(h => h.firstChild.addEventListener("click", () => {
+  up = key === h.dataset.key ? !up : true;
+  key = h.dataset.key;
+  heads.forEach(o => o.removeAttribute("aria-sort"));
+  h.setAttribute("aria-sort", up ? "ascending" : "descending");
+  show();
+}));
+filter.addEventListener("input", show);
+new EventSource("/events").onmessage = e => { rows = JSON.parse(e.data); show(); };
+`
+
+// reportScript replaces the report by its newer version after the runs have changed. Open
+// details stay open. A page that takes long to make is fetched less often.
+const reportScript = `"use strict";
+let busy = false, again = false;
+async function refresh() {
+  if (busy) { again = true; return; }
+  busy = true; again = false;
+  const begin = performance.now();
+  try {
+    const answer = await fetch(location.href);
+    if (answer.ok) {
+      const next = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+      const main = document.querySelector("main"), open = [...main.querySelectorAll("details")].map(d => d.open);
+      [...next.querySelectorAll("details")].forEach((d, i) => { d.open = open[i] === true; });
+      main.replaceWith(next);
+    }
+  } catch (e) {} // the board has ended
+  setTimeout(() => { busy = false; if (again) refresh(); }, Math.max(2000, 30 * (performance.now() - begin)));
+}
+let first = true;
+new EventSource("/events").onmessage = () => { if (first) first = false; else refresh(); };
+`

@@ -1,0 +1,121 @@
+package board
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"octet/internal/report"
+	"octet/internal/runs"
+)
+
+// Server serves the pages.
+type Server struct{ watch watch }
+
+// New returns a server for the runs in a folder.
+func New(dir string) *Server { return &Server{watch{dir: dir}} }
+
+// Handler answers these requests, and refuses all others:
+//
+//	GET /                     the list of runs
+//	GET /events               its rows as JSON, as server-sent events, once and after each change
+//	GET /report?run=A&run=B   a report of some runs, or of all
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.list)
+	mux.HandleFunc("GET /events", s.events)
+	mux.HandleFunc("GET /report", s.report)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("X-Frame-Options", "DENY")
+		if !forThisMachine(r.Host) {
+			// A page from elsewhere whose name resolves to this machine would be of its own
+			// origin here.
+			http.Error(w, "the board answers for localhost only: open http://localhost:PORT", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// forThisMachine reports whether a request's Host names this machine, with any port, as
+// that of a tunnel.
+func forThisMachine(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.Trim(host, "[]")
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
+	rows, _, err := s.watch.rows()
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(listPage(s.watch.dir, rows, err)) // the reader may have left
+}
+
+// report serves a report of the runs that the query names.
+func (s *Server) report(w http.ResponseWriter, r *http.Request) {
+	names := r.URL.Query()["run"]
+	var html []byte
+	s.watch.with(names, func(list []*runs.Run) {
+		if len(list) > 0 {
+			html = report.Page(report.Options{Title: title(names, list), Script: reportScript, Back: "/"}, runs.GroupsOf(list))
+		}
+	})
+	if html == nil {
+		http.Error(w, fmt.Sprintf("%s holds no run of this name", s.watch.dir), http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(html)
+}
+
+func title(names []string, list []*runs.Run) string {
+	if len(names) == 1 {
+		return list[0].Name
+	}
+	return fmt.Sprintf("%d runs", len(list))
+}
+
+// reportPath returns the address of a run's report.
+func reportPath(name string) string { return "/report?" + url.Values{"run": {name}}.Encode() }
+
+// events sends the rows when they change, until the reader leaves.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	control := http.NewResponseController(w)
+	tick := time.NewTicker(readEvery)
+	defer tick.Stop()
+	sent := -1
+	for {
+		rows, version, err := s.watch.rows()
+		if version != sent && err == nil {
+			sent = version
+			text, err := json.Marshal(rows)
+			if err != nil {
+				return // rows hold no value that JSON cannot
+			}
+			if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil {
+				return
+			}
+			if err := control.Flush(); err != nil {
+				return
+			}
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

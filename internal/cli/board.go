@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"octet/internal/board"
+)
+
+type boardCmd struct {
+	Dir  string `arg:"" name:"folder" default:"runs" help:"A folder of runs; default: ${default}."`
+	Port int    `default:"0" placeholder:"N" help:"The port of this machine's loopback address; 0 is a free one; default: ${default}."`
+}
+
+// Help returns the text that board --help adds.
+func (boardCmd) Help() string {
+	return `The board shows the runs in a folder while they train: a list that sorts and filters, and a report of each run. It reads the folder only, and answers this machine only. To see the board of another machine, forward its port: ssh -L 8000:localhost:8000 MACHINE octet board runs --port 8000.
+
+Examples:
+  octet board
+  octet board /data/runs --port 8000`
+}
+
+// boardTimeout is the time a client has to send a request's header.
+const boardTimeout = 5 * time.Second
+
+func (c boardCmd) Run(ctx context.Context, t *terminal) error {
+	info, err := os.Stat(c.Dir)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s is not a folder: name the folder that holds the runs", c.Dir)
+	}
+	if err != nil {
+		return badInput(err)
+	}
+	if c.Port < 0 || c.Port > 65535 {
+		return badInput(fmt.Errorf("--port %d: expected 0 to 65535", c.Port))
+	}
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", c.Port))
+	if err != nil {
+		return badInput(fmt.Errorf("--port %d: %w", c.Port, err))
+	}
+	s := catchSignals(ctx, func() {})
+	defer s.stop()
+	server := &http.Server{
+		Handler: board.New(c.Dir).Handler(), ReadHeaderTimeout: boardTimeout,
+		BaseContext: func(net.Listener) context.Context { return s.ctx }, // ends the streams of events
+	}
+	fmt.Fprintf(t.out, "http://%s  (Ctrl-C ends it)\n", l.Addr())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-s.ctx.Done():
+	}
+	if err := server.Close(); err != nil {
+		return err
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
