@@ -63,7 +63,7 @@ func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 	if calibration != nil {
 		programs = append(programs, e.recordCalibrate())
 	}
-	loaded, err := s.prepare(ctx, w, scales, programs...)
+	loaded, err := s.prepare(w, scales, programs...)
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 	if err != nil {
 		return nil, err
 	}
-	loaded, err := s.prepare(ctx, w, scales, programs...)
+	loaded, err := s.prepare(w, scales, programs...)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 
 // prepare binds and loads the programs and, after them, one that casts the weights. It
 // writes weights and scales; nil scales are 1, with an empty history.
-func (s *session) prepare(ctx context.Context, w Weights, scales map[*backend.Tensor][]float32, programs ...*backend.Program) ([]backend.Executable, error) {
+func (s *session) prepare(w Weights, scales map[*backend.Tensor][]float32, programs ...*backend.Program) ([]backend.Executable, error) {
 	cast := s.model.Pass(s.vars.Program("prepare"), nn.Train, nn.Shape{Control: s.control})
 	s.model.CastWeights(cast)
 	programs = slices.Concat(programs, []*backend.Program{cast.Program})

@@ -26,8 +26,8 @@ func HoldsCodes(file string) bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close()
-	return len(scaled(f)) > 0
+	found := len(scaled(f)) > 0
+	return f.Close() == nil && found
 }
 
 // scaled returns the names of the tensors that have scales.
