@@ -94,7 +94,7 @@ func reportPath(name string) string { return "/report?" + url.Values{"run": {nam
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
-	tick := time.NewTicker(readEvery)
+	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
 	sent := -1
 	for {

@@ -10,9 +10,11 @@ import (
 	"octet/internal/runs"
 )
 
-// How often the folder is read for new lines, and searched for new runs.
+// How often readers learn of changes, the least time between two readings of the files, and
+// that between two searches for new runs.
 const (
-	readEvery = time.Second
+	tellEvery = 500 * time.Millisecond
+	readEvery = 400 * time.Millisecond
 	findEvery = 5 * time.Second
 )
 

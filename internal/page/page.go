@@ -24,7 +24,7 @@ type link struct{ to, title string }
 // styles are the rules of the page, beside those of the charts.
 const styles = `:root{color-scheme:light dark;--back:#fff;--text:#1f2328;--soft:#59636e;--edge:#d8dee4;--bad:#b3261e;--link:#0550ae}` +
 	`@media(prefers-color-scheme:dark){:root{--back:#0d1117;--text:#e6edf3;--soft:#9aa4ae;--edge:#30363d;--bad:#ff8a80;--link:#79b8ff}}` +
-	`body{margin:0 auto;max-width:1200px;padding:1rem;background:var(--back);color:var(--text);font:15px/1.5 system-ui,sans-serif}` +
+	`body{margin:0 auto;max-width:1200px;padding:1rem;background:var(--back);color:var(--text);overflow-wrap:anywhere;font:15px/1.5 system-ui,sans-serif}` +
 	`h1{font-size:1.5rem}h2{font-size:1.2rem;border-top:1px solid var(--edge);padding-top:1rem;margin-top:2rem}h3{font-size:1rem}` +
 	`a{color:var(--link)}nav a{margin-right:1rem;white-space:nowrap}.soft{color:var(--soft)}.bad{color:var(--bad)}` +
 	`.charts{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0;flex:1 1 420px;min-width:0;max-width:590px}figure.wide{flex-basis:100%;max-width:900px}` +
