@@ -40,9 +40,13 @@ func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 		return args, nil
 	}
 	takesValue := map[string]bool{"-h": false, "--help": false}
+	long := map[string]string{} // of flags of one letter
 	for _, group := range command.AllFlags(false) {
 		for _, f := range group {
 			takesValue["--"+f.Name] = !f.IsBool()
+			if f.Short != 0 {
+				long["-"+string(f.Short)] = "--" + f.Name
+			}
 		}
 	}
 	for i, a := range args[names:] {
@@ -53,7 +57,11 @@ func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 	}
 	flags, rest := slices.Clone(args[:names]), []string(nil)
 	for i := names; i < len(args); i++ {
-		switch a := args[i]; {
+		a := args[i]
+		if name, ok := long[a]; ok {
+			a = name
+		}
+		switch {
 		case a == "--":
 			return slices.Concat(flags, rest, args[i:]), nil
 		case !strings.HasPrefix(a, "-"):
