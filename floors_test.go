@@ -25,7 +25,7 @@ var levels = [][]string{
 	{"internal/cli", "tools/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
 	{"study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
-	{"internal/bench", "internal/export", "study/internal/start"},
+	{"internal/bench", "internal/export", "internal/sweep", "study/internal/start"},
 	{"run", "internal/runs"},
 	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/spike", "internal/trial"},
 	{"infer", "internal/quantize", "train"},
