@@ -84,3 +84,27 @@ func TestSweepStopped(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	require.Error(t, cmd.Wait())
 }
+
+// A run that a signal ends, such as that of a system without memory, is a row with this
+// error. The same command resumes it, without --retry.
+func TestSweepWithKilledRuns(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no signal that ends a process")
+	}
+	file := sweepFile(t, 3, "seeds = [1, 2]")
+	out := filepath.Join(t.TempDir(), "out")
+	t.Setenv(killAt, failpoint{When: "before", Name: "write:metrics.jsonl", N: 2}.String()) // of the runs
+	status, table, stderr := octet("sweep", file, "-o", out)
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, stderr, "2 runs failed")
+	require.Contains(t, table, "seed 2: a signal ended the process")
+	require.Regexp(t, `\nfp8-smooth +0 of 2 +– +– +baseline`, table)
+	for _, r := range results(t, out) {
+		require.Equal(t, []string{"failed", "1", "3"}, r[3:6])
+	}
+	t.Setenv(killAt, "")
+	succeed(t, "sweep", file, "-o", out)
+	for _, r := range results(t, out) {
+		require.Equal(t, []string{"done", "3", "3"}, r[3:6])
+	}
+}
