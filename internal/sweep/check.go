@@ -20,10 +20,8 @@ import (
 // memory of the largest run, in bytes; accelerators says that a backend has memory of its own. The error
 // lists all problems.
 func (s *Sweep) check(ctx context.Context, o Options) (need int64, accelerators bool, err error) {
-	if err := s.setPlaces(); err != nil {
-		return 0, false, err
-	}
 	var all problems
+	all.add("", s.setPlaces())
 	before, err := readManifest(s.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, false, err
@@ -37,7 +35,7 @@ func (s *Sweep) check(ctx context.Context, o Options) (need int64, accelerators 
 	}
 	text, textErr := s.checkTexts(ctx, pending, o.Sources)
 	for _, v := range s.Variants {
-		if !pending[v] {
+		if !pending[v] || v.device == "" {
 			continue
 		}
 		bytes, accelerator, err := v.check(s.backendOf(v))
@@ -48,7 +46,8 @@ func (s *Sweep) check(ctx context.Context, o Options) (need int64, accelerators 
 	return need + text, accelerators, all.err()
 }
 
-// setPlaces sets the backends over which runs are spread. Runs must not depend on the place.
+// setPlaces sets the backends over which runs are spread, and the arithmetic of each variant.
+// Runs must not depend on the place.
 func (s *Sweep) setPlaces() error {
 	if len(s.places) == 0 {
 		driver, device, err := backend.Find("")
@@ -57,40 +56,43 @@ func (s *Sweep) setPlaces() error {
 		}
 		s.places = []string{nameOf(driver.Name, device)}
 	}
-	if len(s.places) > 1 {
-		first, _, err := backend.Find(s.places[0])
+	var arithmetics []string
+	for _, name := range s.places {
+		arithmetic, err := arithmeticOf(name)
 		if err != nil {
 			return err
 		}
-		for _, name := range s.places {
-			driver, device, err := backend.Find(name)
-			if err != nil {
-				return err
-			}
-			spec, err := driver.Spec(device)
-			if err != nil {
-				return err
-			}
-			if driver.Name != first.Name || spec.HostMemory {
-				return fmt.Errorf("--backend %s: these compute differently: list them as backends = [\"…\"] in the sweep file; --backend spreads the runs over devices such as cuda:0,cuda:1", strings.Join(s.places, ","))
-			}
+		arithmetics = append(arithmetics, arithmetic)
+	}
+	for i, name := range s.places[1:] {
+		if a := arithmetics[i+1]; a != arithmetics[0] || a == name || a == s.places[0] {
+			return fmt.Errorf("--backend %s: only numbered devices of one backend, such as cuda:0,cuda:1, can share runs; list backends to compare in the sweep file: backends = [\"…\"]", strings.Join(s.places, ","))
 		}
 	}
+	var all problems
 	for _, v := range s.Variants {
-		driver, device, err := backend.Find(s.backendOf(v))
-		if err != nil {
-			return err
-		}
-		spec, err := driver.Spec(device)
-		if err != nil {
-			return err
-		}
-		v.device = driver.Name
-		if spec.HostMemory { // the device is an arithmetic, not a place
-			v.device = nameOf(driver.Name, device)
-		}
+		var err error
+		v.device, err = arithmeticOf(s.backendOf(v))
+		all.add(v.Name, err)
 	}
-	return nil
+	return all.err()
+}
+
+// arithmeticOf returns the part of a backend's name that decides the results: the device of
+// emu is a model, that of cuda a place.
+func arithmeticOf(name string) (string, error) {
+	driver, device, err := backend.Find(name)
+	if err != nil {
+		return "", err
+	}
+	spec, err := driver.Spec(device)
+	if err != nil {
+		return "", err
+	}
+	if spec.HostMemory {
+		return nameOf(driver.Name, device), nil
+	}
+	return driver.Name, nil
 }
 
 // backendOf returns the backend of a variant; for one without its own that of the first place.
@@ -121,7 +123,7 @@ func (s *Sweep) checkRun(r *Row, before manifest) error {
 		differing = append(differing, fmt.Sprintf("train.steps is %d in the run, %d given", there.Train.Steps, want.Train.Steps))
 	}
 	for _, e := range before.Variants {
-		if e.Folder == r.Variant.Folder && e.Backend != r.Variant.device {
+		if d := r.Variant.device; e.Folder == r.Variant.Folder && d != "" && e.Backend != d {
 			differing = append(differing, fmt.Sprintf("the backend is %s in the run, %s given", e.Backend, r.Variant.device))
 		}
 	}

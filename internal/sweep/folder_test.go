@@ -6,11 +6,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend"
 	_ "octet/backend/emu"
 	"octet/internal/writers"
 )
@@ -173,4 +175,34 @@ func TestSummaries(t *testing.T) {
 	require.True(t, math.IsNaN(list[2].Difference.Mean) && math.IsNaN(list[2].Difference.P))
 	require.Equal(t, 3, list[3].Failed)
 	require.Zero(t, list[3].Difference.N)
+}
+
+// Runs share numbered devices of one backend, one run on each.
+func TestPlaces(t *testing.T) {
+	remove := backend.Register(backend.Driver{
+		Name: "pair",
+		Spec: func(string) (backend.Spec, error) { return backend.Spec{Backend: "pair"}, nil },
+		Open: func(string, backend.Options) ([]backend.Backend, error) { return nil, backend.ErrNoDevice },
+	})
+	defer remove()
+	s := newSweep(map[string][]float64{"a": {1, 1, 1}, "b": {1, 1, 1}}, "a", "b")
+	s.Variants[1].Backend = "emu:h100"
+	for _, r := range s.rows {
+		r.State = Pending
+	}
+	s.places = []string{"pair:0", "pair:1"}
+	require.NoError(t, s.setPlaces())
+	require.Equal(t, "pair", s.Variants[0].device)
+	require.Equal(t, "emu:h100", s.Variants[1].device)
+	s.setJobs(0, 0, true)
+	require.Equal(t, 2, s.Jobs)
+	s.setJobs(100, 0, true)
+	require.Equal(t, 6, s.Jobs, "no more than runs")
+	require.Equal(t, max(1, runtime.GOMAXPROCS(0)/6), s.Threads)
+	for _, places := range [][]string{{"pair:0", "emu"}, {"pair", "pair:1"}, {"pair:1", "pair"}, {"emu:h100", "emu:h100"}} {
+		s.places = places
+		require.ErrorContains(t, s.setPlaces(), "only numbered devices of one backend")
+	}
+	s.places = []string{"pair:0", "pear:1"}
+	require.ErrorContains(t, s.setPlaces(), `unknown backend "pear"`)
 }
