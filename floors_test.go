@@ -26,7 +26,7 @@ var levels = [][]string{
 	// These and gpucheck are commands, which no package imports.
 	{"study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
 	{"internal/board"},
-	{"internal/bench", "internal/export", "internal/report", "study/internal/start"},
+	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/start"},
 	{"run", "internal/runs"},
 	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/spike", "internal/trial"},
 	{"infer", "internal/quantize", "train"},

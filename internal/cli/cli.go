@@ -24,6 +24,7 @@ import (
 // commands is the grammar, in kong's tags.
 type commands struct {
 	Train    trainCmd    `cmd:"" help:"Train a model and save checkpoints; without arguments, train the embedded default."`
+	Sweep    sweepCmd    `cmd:"" help:"Train the runs of a sweep file, several at a time, and compare them: recipes, seeds, keys."`
 	Eval     evalCmd     `cmd:"" help:"Measure loss, perplexity and bits per byte of a run or checkpoint."`
 	Generate generateCmd `cmd:"" help:"Continue a prompt with a trained model."`
 	Export   exportCmd   `cmd:"" help:"Write a run's model as a Hugging Face folder, with Smooth-SwiGLU folded into the weights."`

@@ -29,7 +29,8 @@ const asCommand = "OCTET_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
 	gaudi.RunWorker()
-	if os.Getenv(asCommand) != "" {
+	// A sweep starts its own binary with the command train.
+	if os.Getenv(asCommand) != "" || len(os.Args) > 1 && os.Args[1] == "train" {
 		if text := os.Getenv(killAt); text != "" {
 			p, err := parseFailpoint(text)
 			if err != nil {
@@ -131,7 +132,7 @@ func TestHelp(t *testing.T) {
 		help, _ := succeed(t, args...)
 		require.Equal(t, alone, help)
 	}
-	for _, command := range []string{"train", "eval", "generate", "inspect", "diff", "plan", "recipes", "compare", "quantize", "dump", "gemm", "bench", "doctor", "version"} {
+	for _, command := range []string{"train", "sweep", "eval", "generate", "inspect", "diff", "plan", "recipes", "compare", "quantize", "dump", "gemm", "bench", "doctor", "version"} {
 		require.Contains(t, alone, "\n  "+command+" ")
 		help, stderr := succeed(t, "help", command)
 		require.Empty(t, stderr)

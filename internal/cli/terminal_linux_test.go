@@ -175,12 +175,14 @@ func TestLinesOfATerminal(t *testing.T) {
 	t.Chdir(dir)
 	other := filepath.Join(dir, "other")
 	succeed(t, trainArgs(text, other, 2, "seed=2")...)
+	sweeps := sweepFile(t, 2, `recipes = ["bf16", "fp8-smooth-token"]`, "[[variants]]", `name = "a long name of a variant in which m1 is in e5m2"`, `set = ["recipe=bf16"]`)
 	lines := map[string][]string{ // by command
 		"train": {
 			"train --out run --steps 3 --data " + text + " " + strings.Join(small, " "),
 			"train --dry-run", "train --out run", "train --resume --out none", "train --recipe fp9", "train --no-such-flag",
 			"train --out " + other + " --data " + text, "train --backend emu:h200",
 		},
+		"sweep":           {"sweep " + sweeps + " -o swept", "sweep " + sweeps + " -o swept", "sweep " + sweeps + " -o run", "sweep none.toml -o x", "sweep " + sweeps},
 		"eval":            {"eval run", "eval none"},
 		"generate":        {"generate run", "generate run --prompt the --tokens 0"},
 		"export":          {"export run --out fp8 --format fp8", "export run --out fp8"},

@@ -136,7 +136,7 @@ func parseValue(k key, text string) (any, error) {
 	case k.typ == texts && quoted:
 		doc = "v = [" + text + "]"
 	}
-	if err := checkDepth(doc); err != nil {
+	if err := CheckDepth(doc); err != nil {
 		return nil, err
 	}
 	var tree map[string]any

@@ -31,6 +31,7 @@ type Args struct {
 	File        string   // path of the configuration file; empty: none
 	Assignments []string // key=value
 	Flags       Flags
+	Dir         string // in which relative paths begin; empty: the current folder
 }
 
 // Loaded is a complete, valid config.
@@ -55,7 +56,7 @@ func Load(a Args) (*Loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := command.openRecipes("."); err != nil {
+	if err := command.openRecipes(a.Dir); err != nil {
 		return nil, err
 	}
 	return resolve(file, command)

@@ -367,3 +367,21 @@ func TestFormerNamesOfKeys(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{`precision.smooth_scaling "delayed" -> "current"`}, changes)
 }
+
+// With Dir, the relative paths of the file and of the command line begin there.
+func TestDir(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "base.toml")
+	require.NoError(t, os.WriteFile(file, []byte("[data]\npaths = [\"a.txt\"]\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "in-dir.toml"), []byte("recipe = \"bf16\"\n[precision]\nhistory = 3\n"), 0o600))
+	c, err := New(Args{File: file, Dir: dir, Assignments: []string{"recipe=in-dir.toml", "model.init=weights"}})
+	require.NoError(t, err)
+	require.Equal(t, "in-dir", c.Recipe)
+	require.Equal(t, []string{filepath.Join(dir, "a.txt")}, c.Data.Paths)
+	require.Equal(t, filepath.Join(dir, "weights"), c.Model.Init)
+	c, err = New(Args{Dir: dir, Flags: Flags{Data: []string{"b", file}}})
+	require.NoError(t, err)
+	require.Equal(t, []string{filepath.Join(dir, "b"), file}, c.Data.Paths)
+	_, err = New(Args{Assignments: []string{"recipe=in-dir.toml"}})
+	require.ErrorContains(t, err, "in-dir.toml")
+}

@@ -10,9 +10,10 @@ import (
 // quarter of a megabyte of "a.a.a.…" takes many gigabytes.
 const maxDepth = 32
 
-// checkDepth returns an error for deeper nesting. It parses just enough TOML to ignore
+// CheckDepth returns an error for a TOML text whose lists, tables or dotted keys nest deeper
+// than 32 levels. It parses just enough TOML to ignore
 // brackets and dots in strings and comments.
-func checkDepth(text string) error {
+func CheckDepth(text string) error {
 	depth, dots, line := 0, 0, 1
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; c {

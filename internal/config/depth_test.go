@@ -19,7 +19,7 @@ func TestCheckDepth(t *testing.T) {
 		"x = [" + strings.Repeat("0.5, ", 1000) + "]", "[[precision.rows]]\n" + strings.Repeat("scope = \"a.b\"\n[[precision.rows]]\n", 1000),
 		`x = """"""`, `x = """`, `x = "`, `x = "\`,
 	} {
-		require.NoError(t, checkDepth(text), "%.80q", text)
+		require.NoError(t, CheckDepth(text), "%.80q", text)
 	}
 	for _, text := range []string{
 		"\n\n" + deep + "a.b = 1", strings.Repeat(`"a" . `, maxDepth+1) + "a = 1", strings.Repeat("'#'.", maxDepth+1) + "b = 1",
@@ -28,9 +28,9 @@ func TestCheckDepth(t *testing.T) {
 		`x = ["\\", ` + strings.Repeat("[", maxDepth), `x = ['\', ` + strings.Repeat("[", maxDepth), "x = \"\n" + strings.Repeat("[", maxDepth+1),
 		"x = '''\n''' \n" + deep + "a.b = 1",
 	} {
-		require.ErrorContains(t, checkDepth(text), "more than 32 nested lists, tables or names of a key", "%.80q", text)
+		require.ErrorContains(t, CheckDepth(text), "more than 32 nested lists, tables or names of a key", "%.80q", text)
 	}
-	require.ErrorContains(t, checkDepth("x = '''\n''' \n"+deep+"a.b = 1"), "line 3: ")
+	require.ErrorContains(t, CheckDepth("x = '''\n''' \n"+deep+"a.b = 1"), "line 3: ")
 }
 
 // A file of the largest size takes little memory, whatever it contains.

@@ -20,7 +20,7 @@ const RunFile = "config.toml"
 const maxFile = 256 << 10
 
 func readFile(path string) (*source, error) {
-	text, err := readText(path, "configuration")
+	text, err := ReadText(path, "configuration")
 	if err != nil {
 		return nil, err
 	}
@@ -34,8 +34,8 @@ func readFile(path string) (*source, error) {
 	return s, err
 }
 
-// readText reads a file of at most maxFile bytes; kind names it in errors.
-func readText(path, kind string) (string, error) {
+// ReadText reads a file of at most maxFile bytes; kind names it in errors.
+func ReadText(path, kind string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("the %s file cannot be read: %w", kind, err)
@@ -56,7 +56,7 @@ func readText(path, kind string) (string, error) {
 
 // parse parses the text of a configuration file; errors begin with name.
 func parse(name, text string) (*source, error) {
-	if err := checkDepth(text); err != nil {
+	if err := CheckDepth(text); err != nil {
 		return nil, fmt.Errorf("%s, %w", name, err)
 	}
 	var tree map[string]any

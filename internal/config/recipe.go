@@ -30,7 +30,7 @@ func FindRecipe(nameOrFile string) (recipe.Recipe, error) {
 		}
 		return r, err
 	}
-	text, err := readText(nameOrFile, "recipe")
+	text, err := ReadText(nameOrFile, "recipe")
 	if err != nil {
 		return recipe.Recipe{}, err
 	}

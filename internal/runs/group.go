@@ -41,9 +41,12 @@ func (g *Group) Pairs(value func(*Run) (float64, bool)) (own, baseline []float64
 func (r *Run) Seed() string { return r.Config["seed"] }
 
 // Device returns the backend and device model of the last start, such as emu:h100; empty if
-// it is unknown.
+// it is unknown. run.log has "emu, avx2", or "emu, h100+avx2" with a model.
 func (r *Run) Device() string {
-	name, _, _ := strings.Cut(r.Backend, ",")
+	name, arithmetic, _ := strings.Cut(r.Backend, ", ")
+	if model, _, ok := strings.Cut(arithmetic, "+"); ok {
+		return name + ":" + model
+	}
 	return name
 }
 

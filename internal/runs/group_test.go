@@ -16,7 +16,7 @@ func TestGroups(t *testing.T) {
 	}
 	list := []*Run{
 		make("bf16", "10", "1", "emu, avx2", 2), make("fp8", "2", "1", "emu, avx512", 3), make("bf16", "2", "1", "emu", 1),
-		make("fp8", "2", "0.5", "emu", 7), make("fp8", "2", "1", "emu:h100, avx2", 5), make("fp8", "3", "1", "emu", 9),
+		make("fp8", "2", "0.5", "emu", 7), make("fp8", "2", "1", "emu, h100+avx2", 5), make("fp8", "3", "1", "emu", 9),
 	}
 	groups := GroupsOf(list)
 	var names []string

@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+
+	"octet/internal/stats"
+	"octet/internal/sweep"
+	"octet/internal/writers"
+)
+
+// printSweep prints a line for each variant, and one for each failed run.
+func printSweep(to io.Writer, s *sweep.Sweep) error {
+	variants := table{columns: []column{
+		{head: "variant"},
+		{head: "runs"},
+		{head: "validation loss", short: "val loss"},
+		{head: "range", optional: true},
+		{head: "difference in %", short: "diff. in %"},
+		{head: "p"},
+	}}
+	for _, v := range s.Summaries() {
+		count := fmt.Sprint(v.Done)
+		if all := len(v.Variant.Seeds); v.Done < all {
+			count = fmt.Sprintf("%d of %d", v.Done, all)
+		}
+		mean, extent := "–", "–"
+		if v.Done > 0 {
+			mean, extent = lossNumber(v.Mean), lossNumber(v.Min)+"–"+lossNumber(v.Max)
+		}
+		difference, p := differenceTexts(v)
+		variants.add(v.Variant.Name, count, mean, extent, difference, p)
+	}
+	if err := variants.print(to); err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	fmt.Fprint(&text, "\nlosses in nats per token; differences between runs with equal seeds: mean ± standard error, p of Student's paired t test, two-sided\n\n")
+	for _, r := range s.Rows() {
+		if r.State == sweep.Failed {
+			fmt.Fprintf(&text, "failed      %s, seed %d: %s\n", r.Variant.Name, r.Seed, r.Error)
+		}
+	}
+	fmt.Fprintf(&text, "runs        %s\n", filepath.Join(s.Dir, "results.csv"))
+	_, err := prose(&printable{to: to}).Write(text.Bytes())
+	return err
+}
+
+// differenceTexts returns the cells of a variant's difference and of its p value.
+func differenceTexts(v sweep.Summary) (difference, p string) {
+	d := v.Difference
+	switch {
+	case v.Variant.Baseline == nil:
+		return "baseline", "–"
+	case d.N == 0:
+		return "–", "–"
+	case math.IsNaN(d.Mean):
+		return "not finite", "–"
+	case d.N == 1:
+		return fmt.Sprintf("%+.3f", d.Mean), "–"
+	}
+	return fmt.Sprintf("%+.3f ± %.3f", d.Mean, d.StdErr), fmt.Sprintf("%.2g", d.P)
+}
+
+// lossNumber returns a loss with four decimals.
+func lossNumber(x float64) string {
+	if math.IsNaN(x) {
+		return "not finite"
+	}
+	return fmt.Sprintf("%.4f", x)
+}
+
+// sweepResult is the output of sweep --json.
+type sweepResult struct {
+	Sweep    string           `json:"sweep"` // folder
+	Variants []variantResult  `json:"variants"`
+	Runs     []sweepRunResult `json:"runs"`
+}
+
+type variantResult struct {
+	Name     string         `json:"name"`
+	Baseline string         `json:"baseline,omitempty"` // absent: this variant is one
+	Done     int            `json:"done"`
+	Failed   int            `json:"failed"`
+	ValLoss  *spread        `json:"val_loss,omitempty"` // nats per token
+	Percent  *pairedPercent `json:"difference_percent,omitempty"`
+}
+
+type spread struct {
+	Mean writers.Float `json:"mean"`
+	Min  writers.Float `json:"min"`
+	Max  writers.Float `json:"max"`
+}
+
+// pairedPercent holds differences of runs with equal seeds, see [stats.Paired].
+type pairedPercent struct {
+	Pairs int `json:"pairs"`
+	spread
+	StdErr writers.Float `json:"standard_error"` // null for one pair; so is P
+	P      writers.Float `json:"p"`
+}
+
+type sweepRunResult struct {
+	Variant string        `json:"variant"`
+	Seed    int64         `json:"seed"`
+	State   sweep.State   `json:"state"` // done or failed
+	Run     string        `json:"run"`   // folder
+	Step    int           `json:"step"`
+	Loss    writers.Float `json:"loss"`     // of the last step, nats per token
+	ValLoss writers.Float `json:"val_loss"` // nats per token
+	Error   string        `json:"error,omitempty"`
+}
+
+func spreadOf(p stats.Paired) spread {
+	return spread{writers.Float(p.Mean), writers.Float(p.Min), writers.Float(p.Max)}
+}
+
+// printSweepJSON prints the result as JSON.
+func printSweepJSON(to io.Writer, s *sweep.Sweep) error {
+	out := sweepResult{Sweep: s.Dir}
+	for _, v := range s.Summaries() {
+		r := variantResult{Name: v.Variant.Name, Done: v.Done, Failed: v.Failed}
+		if v.Variant.Baseline != nil {
+			r.Baseline = v.Variant.Baseline.Name
+		}
+		if v.Done > 0 {
+			r.ValLoss = &spread{writers.Float(v.Mean), writers.Float(v.Min), writers.Float(v.Max)}
+		}
+		if d := v.Difference; d.N > 0 {
+			r.Percent = &pairedPercent{d.N, spreadOf(d), writers.Float(d.StdErr), writers.Float(d.P)}
+		}
+		out.Variants = append(out.Variants, r)
+	}
+	for _, r := range s.Rows() {
+		out.Runs = append(out.Runs, sweepRunResult{
+			Variant: r.Variant.Name, Seed: r.Seed, State: r.State, Run: filepath.Join(s.Dir, r.Folder), Step: r.Step,
+			Loss: writers.Float(r.Loss), ValLoss: writers.Float(r.ValLoss), Error: r.Error,
+		})
+	}
+	return json.NewEncoder(to).Encode(out)
+}
