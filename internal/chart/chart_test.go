@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/xml"
+	"errors"
 	"image/png"
 	"io"
 	"math"
@@ -33,7 +34,7 @@ func requireSVG(t *testing.T, text []byte) {
 	d := xml.NewDecoder(bytes.NewReader(text))
 	for {
 		token, err := d.Token()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		require.NoError(t, err, "%s", text)

@@ -1,12 +1,22 @@
 package cli
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
+	"strings"
+	"text/tabwriter"
 
+	"octet/backend"
 	"octet/internal/disk"
 	"octet/internal/report"
 	"octet/internal/runs"
+	"octet/internal/sweep"
+	"octet/internal/writers"
+	"octet/run"
+	"octet/train"
 )
 
 type reportCmd struct {
@@ -24,21 +34,78 @@ Examples:
 }
 
 func (c reportCmd) Run(t *terminal) error {
-	list, err := runs.OpenAll(c.Folders...)
+	groups, err := c.groups()
 	if err != nil {
 		return badInput(err)
 	}
-	page := report.Page(report.Options{Title: "Octet: " + title(c.Folders)}, runs.GroupsOf(list))
+	page := report.Page(report.Options{Title: "Octet: " + title(c.Folders), Describe: describeConfig}, groups)
 	if err := disk.WriteAtomic(c.Out, page); err != nil {
 		return badInput(err)
 	}
-	for _, r := range list {
-		if len(r.Problems) > 0 {
-			fmt.Fprintf(prose(t.err), "octet: %s: %s\n", r.Dir, r.Problems[0])
+	n := 0
+	for _, g := range groups {
+		n += len(g.Runs)
+		for _, r := range g.Runs {
+			if len(r.Problems) > 0 {
+				fmt.Fprintf(prose(t.err), "octet: %s: %s\n", r.Dir, r.Problems[0])
+			}
 		}
 	}
-	fmt.Fprintf(t.out, "%s  %d runs\n", c.Out, len(list))
+	fmt.Fprintf(t.out, "%s  %d runs\n", c.Out, n)
 	return nil
+}
+
+// groups returns the variants of a sweep, or the runs by their configuration.
+func (c reportCmd) groups() ([]*runs.Group, error) {
+	if len(c.Folders) == 1 {
+		groups, err := sweep.Groups(c.Folders[0])
+		if !errors.Is(err, fs.ErrNotExist) {
+			if err == nil && len(groups) == 0 {
+				err = fmt.Errorf("no run of the sweep in %s has begun", c.Folders[0])
+			}
+			return groups, err
+		}
+	}
+	list, err := runs.OpenAll(c.Folders...)
+	if err != nil {
+		return nil, err
+	}
+	return runs.GroupsOf(list), nil
+}
+
+// describeConfig returns the recipe's table and the memory plan of a run, on the device that
+// it names; nothing for a run of another version, or of a backend that this binary lacks.
+func describeConfig(r *runs.Run) (list []report.Text) {
+	cfg, err := run.ConfigOf(r.Dir)
+	if err != nil {
+		return nil
+	}
+	driver, device, err := backend.Find(r.Device())
+	if err != nil {
+		return nil
+	}
+	spec, err := driver.Spec(device)
+	if err != nil {
+		return nil
+	}
+	job, _, memory, err := train.LargestJob(cfg, spec)
+	if err != nil {
+		return nil
+	}
+	var text bytes.Buffer
+	if err := describeRecipes(&text, job); err == nil {
+		list = append(list, report.Text{Title: "Recipe", Body: text.String()})
+	}
+	var lines strings.Builder
+	w := tabwriter.NewWriter(&lines, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, g := range memoryGroups(memory) {
+		fmt.Fprintf(w, "%s\t  %s\t\n", writers.Bytes(g.N), g.Name)
+	}
+	fmt.Fprintf(w, "%s\t  in total\t\n", writers.Bytes(memory.Total()))
+	if err := w.Flush(); err == nil {
+		list = append(list, report.Text{Title: "Memory plan", Body: lines.String()})
+	}
+	return list
 }
 
 // title names a page by its folders.

@@ -7,7 +7,7 @@ import (
 )
 
 func TestGroups(t *testing.T) {
-	make := func(recipe, seed, lr, backend string, loss float64) *Run {
+	newOne := func(recipe, seed, lr, backend string, loss float64) *Run {
 		r := newRun(recipe + seed)
 		r.Config = map[string]string{"recipe": recipe, "seed": seed, "optimizer.lr": lr}
 		r.Backend = backend
@@ -15,8 +15,8 @@ func TestGroups(t *testing.T) {
 		return r
 	}
 	list := []*Run{
-		make("bf16", "10", "1", "emu, avx2", 2), make("fp8", "2", "1", "emu, avx512", 3), make("bf16", "2", "1", "emu", 1),
-		make("fp8", "2", "0.5", "emu", 7), make("fp8", "2", "1", "emu, h100+avx2", 5), make("fp8", "3", "1", "emu", 9),
+		newOne("bf16", "10", "1", "emu, avx2", 2), newOne("fp8", "2", "1", "emu, avx512", 3), newOne("bf16", "2", "1", "emu", 1),
+		newOne("fp8", "2", "0.5", "emu", 7), newOne("fp8", "2", "1", "emu, h100+avx2", 5), newOne("fp8", "3", "1", "emu", 9),
 	}
 	groups := GroupsOf(list)
 	var names []string

@@ -110,7 +110,7 @@ func gridOf(grid any, meta toml.MetaData) (list []gridKey, err error) {
 		if len(path) < 2 || path[0] != "grid" {
 			continue
 		}
-		var value any = grid
+		value := any(grid)
 		for _, name := range path[1:] {
 			table, _ := value.(map[string]any)
 			value = table[name]
