@@ -36,7 +36,7 @@ func TestHandler(t *testing.T) {
 	dir := t.TempDir()
 	writeRun(t, filepath.Join(dir, "a"), `{"step":1,"loss":2.5}`+"\n"+`{"step":2,"loss":null}`+"\n")
 	writeRun(t, filepath.Join(dir, "sub", "b<i>"), "")
-	h := New(dir).Handler()
+	h := (&Server{watch: watch{dir: dir}}).Handler()
 	for _, c := range []struct {
 		method, host, path string
 		status             int
@@ -68,7 +68,7 @@ func TestEvents(t *testing.T) {
 	dir := t.TempDir()
 	run := filepath.Join(dir, "a")
 	writeRun(t, run, `{"step":1,"loss":2.5}`+"\n")
-	server := httptest.NewServer(New(dir).Handler())
+	server := httptest.NewServer((&Server{watch: watch{dir: dir}}).Handler())
 	t.Cleanup(server.Close)
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
@@ -112,7 +112,7 @@ func TestConcurrentReaders(t *testing.T) {
 	for i := range 4 {
 		writeRun(t, filepath.Join(dir, fmt.Sprint(i)), `{"step":1,"loss":2.5}`+"\n")
 	}
-	h := New(dir).Handler()
+	h := (&Server{watch: watch{dir: dir}}).Handler()
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {

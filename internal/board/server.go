@@ -1,11 +1,14 @@
 package board
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,10 +17,40 @@ import (
 )
 
 // Server serves the pages.
-type Server struct{ watch watch }
+type Server struct {
+	watch    watch
+	listener net.Listener // nil without Listen
+}
 
-// New returns a server for the runs in a folder.
-func New(dir string) *Server { return &Server{watch{dir: dir}} }
+// Listen returns a server for the runs in a folder, which listens on a port of this machine's
+// loopback address; port 0 is a free one.
+func Listen(dir string, port int) (*Server, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return nil, err
+	}
+	return &Server{watch{dir: dir}, l}, nil
+}
+
+// URL returns the address of the list.
+func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
+
+// headerTimeout is the time that a client has to send a request's header.
+const headerTimeout = 5 * time.Second
+
+// Serve answers requests until ctx is cancelled.
+func (s *Server) Serve(ctx context.Context) error {
+	server := &http.Server{
+		Handler: s.Handler(), ReadHeaderTimeout: headerTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx }, // ends the streams of events
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // Serve returns its reason
+	defer stop()
+	if err := server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
 
 // Handler answers these requests, and refuses all others:
 //

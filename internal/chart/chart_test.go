@@ -259,10 +259,10 @@ func TestText(t *testing.T) {
 	c := Chart{Title: "loss", X: Axis{Label: "step"}, Lines: []Line{{X: []float64{0, 8}, Y: []float64{4, 0}}}}
 	var b strings.Builder
 	require.NoError(t, c.WriteText(&b, 19, 3, true))
-	require.Equal(t, "loss\n        4 **\n            ****\n        0       **\n          0      8  step\n", b.String())
+	require.Equal(t, "loss\n        4 **\n            ****\n        0       **\n          0 8  step\n", b.String())
 	b.Reset()
 	require.NoError(t, c.WriteText(&b, 19, 3, false))
-	require.Equal(t, "loss\n        4 ⠑⠢⡀\n            ⠈⠑⢄⡀\n        0      ⠈⠢⢄\n          0      8  step\n", b.String())
+	require.Equal(t, "loss\n        4 ⠑⠢⡀\n            ⠈⠑⢄⡀\n        0      ⠈⠢⢄\n          0 8  step\n", b.String())
 	require.Equal(t, "▁▅█ ▁", Sparkline([]float64{0, 1, 2, nan, 0}, 9, false))
 	require.Equal(t, "09 0", Sparkline([]float64{0, 0, 1, 0.5, nan, nan, -1, 0}, 4, true))
 }

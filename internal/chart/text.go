@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // WriteText draws lines of a chart in a terminal, in rows rows of at most columns
@@ -45,7 +46,8 @@ func (c *Chart) WriteText(w io.Writer, columns, rows int, ascii bool) error {
 		fmt.Fprintf(&b, "%*s %s\n", margin-1, label, strings.TrimRight(dots.row(r, columns, across, down), " "))
 	}
 	left, right := Number(x.min), Number(x.max)
-	fmt.Fprintf(&b, "%*s %s%*s  %s\n", margin-1, "", left, max(1, columns-len(left)), right, c.X.Label)
+	room := columns - len(left) - 2 - utf8.RuneCountInString(c.X.Label)
+	fmt.Fprintf(&b, "%*s %s%*s  %s\n", margin-1, "", left, max(1+len(right), room), right, c.X.Label)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

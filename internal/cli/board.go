@@ -2,12 +2,8 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
-	"time"
 
 	"octet/internal/board"
 )
@@ -26,9 +22,6 @@ Examples:
   octet board /data/runs --port 8000`
 }
 
-// boardTimeout is the time a client has to send a request's header.
-const boardTimeout = 5 * time.Second
-
 func (c boardCmd) Run(ctx context.Context, t *terminal) error {
 	info, err := os.Stat(c.Dir)
 	if err == nil && !info.IsDir() {
@@ -40,29 +33,12 @@ func (c boardCmd) Run(ctx context.Context, t *terminal) error {
 	if c.Port < 0 || c.Port > 65535 {
 		return badInput(fmt.Errorf("--port %d: expected 0 to 65535", c.Port))
 	}
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", c.Port))
+	b, err := board.Listen(c.Dir, c.Port)
 	if err != nil {
 		return badInput(fmt.Errorf("--port %d: %w", c.Port, err))
 	}
 	s := catchSignals(ctx, func() {})
 	defer s.stop()
-	server := &http.Server{
-		Handler: board.New(c.Dir).Handler(), ReadHeaderTimeout: boardTimeout,
-		BaseContext: func(net.Listener) context.Context { return s.ctx }, // ends the streams of events
-	}
-	fmt.Fprintf(t.out, "http://%s  (Ctrl-C ends it)\n", l.Addr())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-s.ctx.Done():
-	}
-	if err := server.Close(); err != nil {
-		return err
-	}
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	fmt.Fprintf(t.out, "%s  (Ctrl-C ends it)\n", b.URL())
+	return b.Serve(s.ctx)
 }

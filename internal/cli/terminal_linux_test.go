@@ -187,6 +187,8 @@ func TestLinesOfATerminal(t *testing.T) {
 		"generate":        {"generate run", "generate run --prompt the --tokens 0"},
 		"export":          {"export run --out fp8 --format fp8", "export run --out fp8"},
 		"inspect":         {"inspect run", "inspect run --all", "inspect fp8", "inspect none"},
+		"report":          {"report run", "report run other -o two.html", "report none"},
+		"board":           {"board none", "board . --port 99999"},
 		"diff":            {"diff run other", "diff run none"},
 		"plan":            {"plan", "plan --model llama3-8b --backend cuda", "plan --backend gaudi train.ranks=8", "plan --recipe mxfp8 --backend cuda"},
 		"recipes":         {"recipes", "recipes --backend emu", "recipes fp8-smooth --backend emu:gaudi2", "recipes " + strings.Join(recipe.Names(), " ")},

@@ -1,6 +1,6 @@
 // Package exporter serves the metrics of a run to Prometheus: GET /metrics returns them in
 // its text format. GET /healthz says whether the run makes steps, for a supervisor that
-// restarts hung runs. No other part of Octet uses the network.
+// restarts hung runs. Beside octet board, no other part of Octet uses the network.
 //
 // A run publishes the state of each step. A request is answered from the last published
 // state, so requests and steps never wait for each other. The values are those of

@@ -18,6 +18,7 @@ import (
 func TestNothingElseUsesTheNetwork(t *testing.T) {
 	allowed := map[string][]string{
 		"internal/exporter/exporter.go": {"net", "net/http"},
+		"internal/board/server.go":      {"net", "net/http"},
 		"backend/gaudi/worker.go":       {"net"},
 	}
 	root := os.DirFS("../..")
@@ -47,11 +48,11 @@ func TestNothingElseUsesTheNetwork(t *testing.T) {
 		}
 		for _, call := range []string{"net.Listen", "net.Dial", "http.Get", "http.Post", "http.NewRequest", "http.Client", "http.DefaultClient", "syscall.Connect", "syscall.Listen", "unix.Connect", "unix.Listen", "syscall.AF_INET", "unix.AF_INET"} {
 			if strings.Contains(string(text), call) {
-				require.Equal(t, "internal/exporter/exporter.go: net.Listen", path+": "+call)
+				require.Contains(t, []string{"internal/exporter/exporter.go: net.Listen", "internal/board/server.go: net.Listen"}, path+": "+call)
 			}
 		}
 		return nil
 	})
 	require.NoError(t, err)
-	require.Equal(t, 3, found)
+	require.Equal(t, 5, found)
 }
