@@ -37,7 +37,7 @@ type commands struct {
 	Compare  compareCmd  `cmd:"" help:"Run the same program on two backends and compare every tensor, op by op."`
 	Quantize quantizeCmd `cmd:"" help:"Cast matrices to a format and show what the cast loses; --out writes codes and scales."`
 	Dump     dumpCmd     `cmd:"" help:"Repeat one step of a run and write its tensors: codes, scales and values."`
-	Gemm     gemmCmd     `cmd:"" help:"Compute one GEMM of FP8 codes; --explain shows its sums step by step."`
+	Gemm     gemmCmd     `cmd:"" help:"Compute one GEMM of codes or values; --explain shows its sums step by step."`
 	Bench    benchCmd    `cmd:"" help:"Measure training steps and their parts beside the device's measured peaks."`
 	Doctor   doctorCmd   `cmd:"" help:"Show which backends work here, what is missing, and how to fix it."`
 	Version  versionCmd  `cmd:"" help:"Print the version of octet, its Go version and build tags."`
