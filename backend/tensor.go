@@ -3,6 +3,7 @@ package backend
 import (
 	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"octet/fp8"
@@ -66,6 +67,29 @@ func (b ScaleBlock) String() string {
 		return fmt.Sprint(n)
 	}
 	return extent(b.Rows) + "x" + extent(b.Cols)
+}
+
+// ParseScaleBlock is the inverse of ScaleBlock.String.
+func ParseScaleBlock(s string) (b ScaleBlock, err error) {
+	if s == PerTensor.String() {
+		return PerTensor, nil
+	}
+	rows, cols, ok := strings.Cut(s, "x")
+	for _, side := range []struct {
+		to   *int
+		text string
+	}{{&b.Rows, rows}, {&b.Cols, cols}} {
+		if side.text == "*" {
+			continue
+		}
+		if *side.to, err = strconv.Atoi(side.text); err != nil || *side.to < 1 {
+			ok = false
+		}
+	}
+	if !ok || b == PerTensor {
+		return PerTensor, fmt.Errorf("unknown block %q: expected tensor, or rows and columns such as 1x32, 1x* and *x1", s)
+	}
+	return b, nil
 }
 
 // Tensor describes an array; it holds no data. The pointer is its identity: two programs

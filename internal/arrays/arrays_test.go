@@ -119,12 +119,12 @@ func TestWrites(t *testing.T) {
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "x.safetensors")
 	list := []Tensor{
-		{"four", fp8.E2M1, []int{2, 2}, []byte{0x21, 0x43}},
-		{"odd", fp8.E2M1, []int{3}, []byte{0x21, 0x03}},
-		{"six", fp8.E3M2, []int{1, 4}, []byte{0x01, 0x3f, 0x20, 0x15}},
-		{"eight", e3m4, []int{2}, []byte{7, 9}},
-		{"fnuz", fnuz, []int{2}, []byte{7, 9}},
-		{"int4", fp8.INT4, []int{4}, []byte{0xf1, 0x79}},
+		{"four", fp8.E2M1, []int{2, 2}, []byte{0x21, 0x43}, ""},
+		{"odd", fp8.E2M1, []int{3}, []byte{0x21, 0x03}, ""},
+		{"six", fp8.E3M2, []int{1, 4}, []byte{0x01, 0x3f, 0x20, 0x15}, ""},
+		{"eight", e3m4, []int{2}, []byte{7, 9}, ""},
+		{"fnuz", fnuz, []int{2}, []byte{7, 9}, ""},
+		{"int4", fp8.INT4, []int{4}, []byte{0xf1, 0x79}, ""},
 	}
 	require.NoError(t, WriteSafetensors(file, list, map[string]string{"scale": "e8m0"}))
 	f, err := safetensors.Open(file)
@@ -152,7 +152,7 @@ func TestWrites(t *testing.T) {
 	require.Equal(t, "e3m4", f.Metadata()["format.eight"])
 
 	dir := filepath.Join(t.TempDir(), "new")
-	list = append(list, Tensor{"wide", fp8.BF16, []int{1, 2}, []byte{0x80, 0x3f, 0x00, 0xc0}})
+	list = append(list, Tensor{"wide", fp8.BF16, []int{1, 2}, []byte{0x80, 0x3f, 0x00, 0xc0}, ""})
 	require.NoError(t, WriteNpy(dir, list))
 	a, err := npy.ReadFile(filepath.Join(dir, "four.npy"))
 	require.NoError(t, err)

@@ -9,6 +9,9 @@ import (
 	"octet/safetensors"
 )
 
+// blockKey is the prefix of a metadata key that ends in the name of a tensor with scales.
+const blockKey = "block."
+
 // Codes are a tensor of codes with its scales, as a safetensors file holds them.
 type Codes struct {
 	Tensor
@@ -58,7 +61,7 @@ func ReadCodes(file string) (c Codes, err error) {
 	if _, ok := f.Tensor(names[0] + outerSuffix); ok && err == nil {
 		var outer Tensor
 		if outer, err = readCodes(f, names[0]+outerSuffix); err == nil {
-			if outer.DType != fp8.F32 || outer.elems() != 1 {
+			if outer.DType != fp8.F32 || outer.Elems() != 1 {
 				return c, fmt.Errorf("%s: %s is %s %v, expected one fp32", file, outer.Name, outer.DType, outer.Shape)
 			}
 			one := make([]float32, 1)
@@ -85,12 +88,13 @@ func readCodes(f *safetensors.File, name string) (t Tensor, err error) {
 	for _, n := range stored.Shape {
 		t.Shape = append(t.Shape, int(n))
 	}
+	t.Block = f.Metadata()[blockKey+name]
 	t.Data = make([]byte, stored.Size)
 	if err := f.ReadInto(name, t.Data); err != nil {
 		return t, err
 	}
 	format := t.DType.Format()
-	packed := (t.elems()*format.Bits + 7) / 8
+	packed := (t.Elems()*format.Bits + 7) / 8
 	switch {
 	case stored.DType == "U8" && format.Bits <= 8:
 		for _, code := range t.Data {
@@ -101,11 +105,11 @@ func readCodes(f *safetensors.File, name string) (t Tensor, err error) {
 	case stored.DType != format.File || len(t.Data) != packed:
 		return t, fmt.Errorf("%s has dtype %s and %d bytes, which is not %s of the metadata", name, stored.DType, len(t.Data), t.DType)
 	case format.Bits < 8:
-		t.Data = unpack(t.Data, t.elems(), format.Bits)
+		t.Data = unpack(t.Data, t.Elems(), format.Bits)
 	}
 	if t.DType.InBytes() != t.DType {
 		fp8.Pack4(t.Data, t.Data)
-		t.Data = t.Data[:t.DType.Bytes(t.elems())]
+		t.Data = t.Data[:t.DType.Bytes(t.Elems())]
 	}
 	return t, nil
 }

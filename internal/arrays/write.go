@@ -21,10 +21,11 @@ type Tensor struct {
 	DType fp8.DType
 	Shape []int
 	Data  []byte
+	Block string // of a tensor with scales: the rows and columns that share one, as backend.ScaleBlock names them
 }
 
-// elems returns the number of elements.
-func (t Tensor) elems() int {
+// Elems returns the number of elements.
+func (t Tensor) Elems() int {
 	n := 1
 	for _, d := range t.Shape {
 		n *= d
@@ -83,7 +84,8 @@ func Write(file string, list []Tensor, metadata map[string]string) error {
 // WriteSafetensors writes a file of tensors. A format that safetensors names (F8_E4M3, F4,
 // F6_E2M3, …) has that dtype; codes of less than eight bits follow each other without gaps,
 // the first in the lowest bits. Other formats have one code in each byte (U8), and the
-// metadata "format.NAME" gives the format of every tensor in Octet's words.
+// metadata "format.NAME" gives the format of every tensor in Octet's words, "block.NAME" the
+// Block of a tensor that has one.
 func WriteSafetensors(file string, list []Tensor, metadata map[string]string) error {
 	all := map[string]string{}
 	var sources []safetensors.Source
@@ -95,13 +97,16 @@ func WriteSafetensors(file string, list []Tensor, metadata map[string]string) er
 		}
 		data := t.Data
 		switch {
-		case s.DType == "" || f.Bits*t.elems()%8 != 0:
+		case s.DType == "" || f.Bits*t.Elems()%8 != 0:
 			s.DType, data = "U8", t.inBytes()
 		case f.Bits < 8:
 			data = pack(t.inBytes(), f.Bits)
 		}
 		s.Data = safetensors.Bytes(data)
 		all[safetensors.FormatKey+t.Name] = t.DType.String()
+		if t.Block != "" {
+			all[blockKey+t.Name] = t.Block
+		}
 		sources = append(sources, s)
 	}
 	for key, value := range metadata {
@@ -137,7 +142,7 @@ func WriteNpy(dir string, list []Tensor) error {
 			a.DType = npy.Int8
 		default:
 			if t.DType.Format().Bits > 8 {
-				x := make([]float32, t.elems())
+				x := make([]float32, t.Elems())
 				t.DType.Decode(x, t.Data)
 				a.DType, a.Data = npy.Float32, fp8.AppendFloats(nil, x...)
 			} else {
@@ -160,7 +165,7 @@ func (t Tensor) inBytes() []byte {
 	if t.DType.InBytes() == t.DType {
 		return t.Data
 	}
-	codes := make([]byte, t.elems())
+	codes := make([]byte, t.Elems())
 	fp8.Unpack4(codes, t.Data)
 	return codes
 }

@@ -161,7 +161,7 @@ func (c quantizeCmd) write(ext string, list []arrays.Tensor, cast recipe.Cast) e
 		return nil
 	}
 	return arrays.Write(c.Out, list, map[string]string{
-		"granularity": cast.Granularity.String(), "scale": cast.Scale.String(), "rounding": cast.Rounding.String(),
+		"scale": cast.Scale.String(), "rounding": cast.Rounding.String(),
 	})
 }
 

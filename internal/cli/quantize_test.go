@@ -159,18 +159,50 @@ func TestGemmOfValues(t *testing.T) {
 	out, _ = succeed(t, "gemm", q, b, "--formats", "e4m3") // codes of one operand, values of the other
 	require.Equal(t, want, out)
 
+	// Blocks that do not divide the matrix: the last one of a row is shorter.
+	wide, tall := npyFile(t, filepath.Join(dir, "wide.npy"), 18, 72), npyFile(t, filepath.Join(dir, "tall.npy"), 40, 72)
+	for _, cast := range [][3]string{
+		{"e2m1", "1x16", "e4m3+fp32"},
+		{"e2m1", "16x16", "e4m3+fp32"},
+		{"e3m2", "1x32", "e8m0"},
+		{"int4", "1x64", "fp32"},
+		{"int8", "row", "fp32"},
+		{"e4m3", "tensor", "pow2"},
+		{"e3m4", "7x9", "fp32"},
+	} {
+		flags := []string{"--granularity", cast[1], "--scale", cast[2]}
+		other := filepath.Join(dir, "other.safetensors")
+		succeed(t, append([]string{"quantize", wide, "--format", cast[0], "--out", q}, flags...)...)
+		succeed(t, append([]string{"quantize", tall, "--format", cast[0], "--out", other}, flags...)...)
+		values, _ := succeed(t, append([]string{"gemm", wide, tall, "--json", "--formats", cast[0]}, flags...)...)
+		out, _ := succeed(t, "gemm", q, other, "--json")
+		require.Equal(t, values, out, cast)
+	}
+	raw, err := os.ReadFile(q)
+	require.NoError(t, err)
+	damaged := func(name, old, replacement string) string {
+		path := filepath.Join(dir, name)
+		require.Len(t, replacement, len(old))
+		require.Contains(t, string(raw), old)
+		require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(raw), old, replacement)), 0o600))
+		return path
+	}
+	blockless, otherBlock := damaged("blockless.safetensors", `"block.wide"`, `"bl0ck.wide"`), damaged("block.safetensors", `"7x9"`, `"3x9"`)
+
 	codes := filepath.Join(dir, "codes.txt")
 	require.NoError(t, os.WriteFile(codes, []byte("38\n"), 0o600))
 	for want, args := range map[string][]string{
-		"two text files of codes":                       {a, codes},
-		"--explain shows the sums of codes":             {a, b, "--explain", "0,0", "--backend", "emu:h100"},
-		"--scales gives the scales of codes":            {a, b, "--scales", "random"},
-		"both must have the same length K":              {a, npyFile(t, filepath.Join(dir, "d.npy"), 2, 4)},
-		"are for .npy and safetensors files of values":  {codes, codes, "--granularity", "row"},
-		"give .npy files of values":                     {codes, codes, "--formats", "e2m1,e2m1"},
-		"--out: c.txt: expected a file whose name ends": {a, b, "--out", "c.txt"},
-		"is a format of block scales":                   {a, b, "--scale", "e8m0"},
-		"unsupported by backend emu:gaudi2":             {a, b, "--formats", "e2m1,e2m1", "--backend", "emu:gaudi2"},
+		"metadata block.wide: unknown block":             {blockless, tall},
+		"wide.scale_inv has shape [3 8], expected [6 8]": {otherBlock, tall},
+		"two text files of codes":                        {a, codes},
+		"--explain shows the sums of codes":              {a, b, "--explain", "0,0", "--backend", "emu:h100"},
+		"--scales gives the scales of codes":             {a, b, "--scales", "random"},
+		"both must have the same length K":               {a, npyFile(t, filepath.Join(dir, "d.npy"), 2, 4)},
+		"are for .npy and safetensors files of values":   {codes, codes, "--granularity", "row"},
+		"give .npy files of values":                      {codes, codes, "--formats", "e2m1,e2m1"},
+		"--out: c.txt: expected a file whose name ends":  {a, b, "--out", "c.txt"},
+		"is a format of block scales":                    {a, b, "--scale", "e8m0"},
+		"unsupported by backend emu:gaudi2":              {a, b, "--formats", "e2m1,e2m1", "--backend", "emu:gaudi2"},
 	} {
 		status, _, stderr := octet(append([]string{"gemm"}, args...)...)
 		require.Equal(t, exitInput, status, want)

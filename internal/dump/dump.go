@@ -216,6 +216,9 @@ func keep(kept map[string]arrays.Tensor, t *backend.Tensor, m backend.Memory) er
 	if err := add(t.Name, t); err != nil || t.Scale == nil {
 		return err
 	}
+	codes := kept[t.Name]
+	codes.Block = t.Block.String()
+	kept[t.Name] = codes
 	if err := add(t.Name+".scale_inv", t.Scale); err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ func (r *Result) observe(n *backend.Node, m backend.Memory) (err error) {
 // NAME.outer if there is an outer factor.
 func (r *Result) Tensors() []arrays.Tensor {
 	list := []arrays.Tensor{
-		{Name: r.Name, DType: r.Cast.DType, Shape: []int{r.Rows, r.Cols}, Data: r.Codes},
+		{Name: r.Name, DType: r.Cast.DType, Shape: []int{r.Rows, r.Cols}, Data: r.Codes, Block: r.Block.String()},
 		{Name: r.Name + ".scale_inv", DType: r.ScaleDType, Shape: []int{r.ScaleRows, r.ScaleCols}, Data: r.Scale},
 	}
 	if r.Cast.Scale.Outer {
