@@ -3,6 +3,7 @@ package arrays
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"octet/fp8"
@@ -41,6 +42,11 @@ func scaled(f *safetensors.File) (names []string) {
 		}
 	}
 	return names
+}
+
+// isScaleOf reports whether a tensor holds scales of one of the codes.
+func isScaleOf(codes []string, name string) bool {
+	return slices.ContainsFunc(codes, func(of string) bool { return name == of+scaleSuffix || name == of+outerSuffix })
 }
 
 // ReadCodes reads the one tensor with scales of a safetensors file that WriteSafetensors

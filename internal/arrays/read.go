@@ -40,8 +40,8 @@ func Ext(file string) (string, error) {
 
 // Each calls do for the matrices of a file: the one of a .npy file, named after it, or
 // those of a safetensors file whose names match the glob pattern (see path.Match), in the
-// order of their names. An empty pattern takes all floating-point tensors. Each holds one
-// matrix in memory at a time.
+// order of their names. An empty pattern takes all floating-point tensors but the scales of
+// codes. Each holds one matrix in memory at a time.
 func Each(file, pattern string, do func(Matrix) error) error {
 	ext, err := Ext(file)
 	if err != nil {
@@ -94,20 +94,27 @@ func readNpy(file string) (m Matrix, err error) {
 
 func eachTensor(f *safetensors.File, file, pattern string, do func(Matrix) error) error {
 	var known []string
+	codes := scaled(f)
 	for _, t := range f.Tensors() {
-		if isFloat(t.DType) {
+		if isFloat(t.DType) && !isScaleOf(codes, t.Name) {
 			known = append(known, t.Name)
 		}
 	}
 	slices.Sort(known)
 	names := known
+	var err error
 	if pattern != "" {
-		var err error
-		if names, err = Match(pattern, known); err != nil {
-			return fmt.Errorf("%s: %w", file, err)
+		names, err = Match(pattern, known)
+	}
+	for _, name := range codes {
+		if match, _ := path.Match(pattern, name); len(names) == 0 && (match || pattern == "") {
+			return fmt.Errorf("%s: %s is quantized already: give the values that it was cast from", file, name)
 		}
 	}
-	if len(names) == 0 {
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", file, err)
+	case len(names) == 0:
 		return fmt.Errorf("%s holds no tensor of floating-point numbers", file)
 	}
 	for _, name := range names {

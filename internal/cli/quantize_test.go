@@ -70,6 +70,13 @@ scale_inv  2^0
 	scale, _ := f.Tensor("w.scale_inv")
 	require.Equal(t, []string{"F4", "F8_E8M0"}, []string{codes.DType, scale.DType})
 	require.Equal(t, []int64{2, 2}, scale.Shape)
+	succeed(t, "quantize", w, "--format", "e2m1", "--granularity", "1x10", "--scale", "e4m3+fp32", "--out", filepath.Join(dir, "nvfp4.safetensors"))
+	for _, args := range [][]string{{file}, {file, "--tensor", "w"}, {filepath.Join(dir, "nvfp4.safetensors")}} {
+		status, stdout, stderr := octet(append([]string{"quantize", "--format", "e4m3"}, args...)...)
+		require.Equal(t, exitInput, status)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, ".safetensors: w is quantized already: give the values that it was cast from\n")
+	}
 
 	succeed(t, "quantize", w, "--format", "int8", "--granularity", "row", "--scale", "fp32", "--out", filepath.Join(dir, "q.npy"))
 	a, err := npy.ReadFile(filepath.Join(dir, "q.npy"))
