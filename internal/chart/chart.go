@@ -16,9 +16,6 @@ type Chart struct {
 	X, Y  Axis
 	Lines []Line
 	Marks []Mark
-	// Width and Height are the size of the axes' frame, in pixels at full size; 0: 480 and
-	// 260.
-	Width, Height float64
 }
 
 // Line is a line of a chart. X and Y have the same length, and X does not decrease. A Y
@@ -28,7 +25,6 @@ type Line struct {
 	X, Y      []float64
 	Low, High []float64 // limits of the band around the line; nil: no band
 	Look      int       // lines with the same Look have the same colour and dashes
-	Points    bool      // draw points instead of a line
 }
 
 // Mark is a vertical line at a position of the x axis.
@@ -37,37 +33,22 @@ type Mark struct {
 	Text string // shown when the reader points at the line
 }
 
-// Sizes of the parts around the frame, in pixels.
+// Sizes of the axes' frame and of the parts around it, in pixels.
 const (
+	width, height   = 480.0, 260.0
 	leftOf, rightOf = 64.0, 16.0
 	above, below    = 32.0, 46.0
 	lineHeight      = 20.0
 	charWidth       = 7.2 // of the legend's text, on average
 )
 
-// File returns the chart as an SVG file.
-func (c *Chart) File() []byte {
-	return file(c.draw(Style()))
-}
-
-// SVG returns the chart as an element of a page, which needs the rules of [Style].
-func (c *Chart) SVG() []byte { return c.draw("") }
-
-// file makes an element a file.
-func file(element []byte) []byte {
-	return bytes.Replace(element, []byte("<svg "), []byte(`<svg xmlns="http://www.w3.org/2000/svg" `), 1)
-}
-
 // drawing is an SVG element that is being written.
 type drawing struct{ bytes.Buffer }
 
 // open begins the element. Its name is title; note says more to readers who do not see it.
-func (d *drawing) open(width, height float64, title, note, style string) {
+func (d *drawing) open(width, height float64, title, note string) {
 	fmt.Fprintf(d, `<svg class="chart" viewBox="0 0 %s %s" width="%[1]s" height="%[2]s" role="img" aria-label="%s">`,
 		number(width), number(height), Escape(title+". "+note))
-	if style != "" {
-		fmt.Fprintf(d, "<style>%s</style>", style)
-	}
 	fmt.Fprintf(d, `<rect class="frame" width="%s" height="%s"/>`, number(width), number(height))
 	d.text(leftOf, 20, "start", "title", title)
 }
@@ -96,8 +77,8 @@ func number(v float64) string {
 	return strconv.FormatFloat(math.Round(10*v)/10, 'f', -1, 64)
 }
 
-func (c *Chart) draw(style string) []byte {
-	width, height := c.size()
+// SVG returns the chart as an element of a page, which needs the rules of [Style].
+func (c *Chart) SVG() []byte {
 	var xs, ys [][]float64
 	for _, l := range c.Lines {
 		xs, ys = append(xs, l.X), append(ys, l.Y, l.Low, l.High)
@@ -108,8 +89,8 @@ func (c *Chart) draw(style string) []byte {
 		y.pad(0.04)
 	}
 	var d drawing
-	legend := c.legend(width)
-	d.open(leftOf+width+rightOf, above+height+below+lineHeight*float64(len(legend)), c.Title, c.note(), style)
+	legend := c.legend()
+	d.open(leftOf+width+rightOf, above+height+below+lineHeight*float64(len(legend)), c.Title, c.note())
 	d.axes(x, y, c.X.Label, c.Y.Label)
 	// Lines beyond the axes' ends are clipped by a nested element, which needs no id.
 	fmt.Fprintf(&d, `<svg x="%s" y="%s" width="%s" height="%s" viewBox="%[1]s %[2]s %[3]s %[4]s">`,
@@ -131,17 +112,6 @@ func (c *Chart) draw(style string) []byte {
 	d.legend(legend, above+height+below)
 	d.WriteString("</svg>")
 	return d.Bytes()
-}
-
-func (c *Chart) size() (width, height float64) {
-	width, height = c.Width, c.Height
-	if width == 0 {
-		width = 480
-	}
-	if height == 0 {
-		height = 260
-	}
-	return width, height
 }
 
 // note describes the chart to readers who do not see it.
@@ -190,14 +160,6 @@ func (d *drawing) axes(x, y scale, xLabel, yLabel string) {
 // line draws a line, without its gaps.
 func (d *drawing) line(x, y scale, l Line) {
 	color, dash := look(l.Look)
-	if l.Points {
-		for _, p := range thin(x, y, l.X, l.Y) {
-			if !math.IsNaN(p.y) {
-				fmt.Fprintf(d, `<circle class="p%d" cx="%s" cy="%s" r="2.5"/>`, color, number(p.x), number(p.y))
-			}
-		}
-		return
-	}
 	fmt.Fprintf(d, `<path class="line c%d"`, color)
 	if dash != "" {
 		fmt.Fprintf(d, ` stroke-dasharray="%s"`, dash)
@@ -265,7 +227,7 @@ type entry struct {
 }
 
 // legend arranges the names of the lines in rows; lines of one look and name share an entry.
-func (c *Chart) legend(width float64) (rows [][]entry) {
+func (c *Chart) legend() (rows [][]entry) {
 	type key struct {
 		name string
 		look int
@@ -293,11 +255,7 @@ func (d *drawing) legend(rows [][]entry, top float64) {
 		at := top + lineHeight*float64(i) + 8
 		for _, e := range row {
 			color, dash := look(e.line.Look)
-			if e.line.Points {
-				fmt.Fprintf(d, `<circle class="p%d" cx="%s" cy="%s" r="3"/>`, color, number(e.at+12), number(at-4))
-			} else {
-				fmt.Fprintf(d, `<path class="line c%d" stroke-dasharray="%s" d="M%s %sh24"/>`, color, dash, number(e.at), number(at-4))
-			}
+			fmt.Fprintf(d, `<path class="line c%d" stroke-dasharray="%s" d="M%s %sh24"/>`, color, dash, number(e.at), number(at-4))
 			d.text(e.at+30, at, "start", "", e.line.Name)
 		}
 	}

@@ -59,13 +59,13 @@ func TestHostileValues(t *testing.T) {
 			x := ramp(len(y))
 			c := Chart{
 				Title: name, X: Axis{Label: name}, Y: Axis{Label: name, Log: log},
-				Lines: []Line{{Name: name, X: x, Y: y, Low: y, High: y}, {Name: "p", X: x, Y: y, Points: true}},
+				Lines: []Line{{Name: name, X: x, Y: y, Low: y, High: y}},
 				Marks: []Mark{{1, name}, {nan, name}},
 			}
-			requireSVG(t, c.File())
+			requireSVG(t, c.SVG())
 			require.NotContains(t, string(c.SVG()), "<script")
 			m := HeatMap{Title: name, Rows: []string{name}, At: x, Data: [][]float64{y}, Values: Axis{Label: name, Log: log}}
-			requireSVG(t, m.File())
+			requireSVG(t, m.SVG())
 			var text bytes.Buffer
 			require.NoError(t, c.WriteText(&text, 40, 4, false))
 			require.LessOrEqual(t, len(Sparkline(y, 10, true)), 10)

@@ -1,12 +1,11 @@
 // Package chart draws line charts and heat maps as SVG, and small line charts as text for
 // terminals.
 //
-// A drawing needs no script, font or other file. Its colours follow the reader's colour
-// scheme, light or dark. Lines differ in dashes as well as in colour, the SVG has an
-// accessible name, and [Chart.Table] returns the numbers behind a chart.
+// A drawing is an element of a page, which needs the rules of [Style] and no script, font or
+// other file. Its colours follow the reader's colour scheme, light or dark. Lines differ in
+// dashes as well as in colour, the SVG has an accessible name, and [Chart.Table] returns the
+// numbers behind a chart.
 //
 //	c := chart.Chart{Title: "Loss", X: chart.Axis{Label: "step"}, Lines: []chart.Line{{Name: "bf16", X: steps, Y: loss}}}
-//	err := os.WriteFile("loss.svg", c.File(), 0o644)
-//
-// In a page, [Chart.SVG] returns the element and [Style] the rules for all charts.
+//	page.Write(c.SVG())
 package chart

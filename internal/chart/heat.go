@@ -36,13 +36,8 @@ const (
 // heatColumns is the maximum number of columns of a heat map's image.
 const heatColumns = 480
 
-// File returns the heat map as an SVG file.
-func (m *HeatMap) File() []byte { return file(m.draw(Style())) }
-
 // SVG returns the heat map as an element of a page, which needs the rules of [Style].
-func (m *HeatMap) SVG() []byte { return m.draw("") }
-
-func (m *HeatMap) draw(style string) []byte {
+func (m *HeatMap) SVG() []byte {
 	row := min(largestRow, max(smallestRow, wantedHeight/float64(max(1, len(m.Rows)))))
 	height, left := row*float64(len(m.Rows)), leftOf
 	for _, name := range m.Rows {
@@ -51,7 +46,7 @@ func (m *HeatMap) draw(style string) []byte {
 	x := newScale(m.X, left, left+heatWidth, m.At)
 	values := newScale(m.Values, left, left+heatWidth, m.Data...)
 	var d drawing
-	d.open(left+heatWidth+rightOf, above+height+below+keyHeight, m.Title, m.note(), style)
+	d.open(left+heatWidth+rightOf, above+height+below+keyHeight, m.Title, m.note())
 	every := int(math.Ceil(largestRow / row)) // rows that have one label
 	for i := 0; i < len(m.Rows); i += every {
 		d.text(left-6, above+row*(float64(i)+0.5)+4, "end", "row", m.Rows[i])

@@ -35,7 +35,7 @@ func Style() string {
 		".chart .band{opacity:.18;stroke:none}.chart .mark{stroke:var(--text);stroke-dasharray:2 3;fill:none}" +
 		".chart image{image-rendering:pixelated}")
 	for i := range lightLines {
-		fmt.Fprintf(&b, ".chart .c%d{stroke:var(--line%[1]d)}.chart .b%[1]d,.chart .p%[1]d{fill:var(--line%[1]d)}", i)
+		fmt.Fprintf(&b, ".chart .c%d{stroke:var(--line%[1]d)}.chart .b%[1]d{fill:var(--line%[1]d)}", i)
 	}
 	return b.String()
 }

@@ -4,21 +4,31 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"octet/internal/chart"
 	"octet/internal/runs"
+	"octet/internal/writers"
 )
 
-// pictureColumns and pictureRows bound the picture of a run in a terminal.
-const pictureColumns, pictureRows = 78, 8
+// The size of the picture of a run in a terminal, in characters, and that of the largest
+// metrics.jsonl that is read for it, in bytes: a picture must not delay the end of a run.
+const (
+	pictureColumns, pictureRows = 78, 8
+	pictureMetrics              = 64 << 20
+)
 
 // printPicture draws the training loss of a run, and the largest saturated share among its
 // casts, if w is a terminal and the run has several steps.
 func printPicture(w io.Writer, dir string) error {
 	columns := min(columnsOf(w), pictureColumns)
+	info, err := os.Stat(filepath.Join(dir, writers.MetricsFile))
+	if columns == 0 || err != nil || info.Size() > pictureMetrics {
+		return nil
+	}
 	r, err := runs.Open(dir)
-	if columns == 0 || err != nil { // a folder that was moved has no picture
+	if err != nil { // the folder was moved
 		return nil
 	}
 	loss := r.Metrics["loss"]

@@ -77,7 +77,7 @@ func (c reportCmd) groups() ([]*runs.Group, error) {
 // it names; nothing for a run of another version, or of a backend that this binary lacks.
 func describeConfig(r *runs.Run) (list []report.Text) {
 	cfg, err := run.ConfigOf(r.Dir)
-	if err != nil {
+	if err != nil || r.Device() == "" {
 		return nil
 	}
 	driver, device, err := backend.Find(r.Device())

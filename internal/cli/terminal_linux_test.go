@@ -221,3 +221,13 @@ func TestLinesOfATerminal(t *testing.T) {
 		}
 	}
 }
+
+// A terminal shows a picture of the loss after training and in inspect; a pipe does not.
+func TestPictureOnATerminal(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	args := trainArgs(corpus(t, 20_000), dir, 3)
+	require.Contains(t, onTerminal(t, 80, args...), "training loss, nats per token")
+	require.Contains(t, onTerminal(t, 80, "inspect", dir), "training loss, nats per token")
+	out, _ := succeed(t, "inspect", dir)
+	require.NotContains(t, out, "training loss")
+}

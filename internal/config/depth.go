@@ -11,8 +11,8 @@ import (
 const maxDepth = 32
 
 // CheckDepth returns an error for a TOML text whose lists, tables or dotted keys nest deeper
-// than 32 levels. It parses just enough TOML to ignore
-// brackets and dots in strings and comments.
+// than 32 levels. It parses just enough TOML to ignore brackets and dots in strings and
+// comments.
 func CheckDepth(text string) error {
 	depth, dots, line := 0, 0, 1
 	for i := 0; i < len(text); i++ {

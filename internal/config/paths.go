@@ -29,8 +29,8 @@ func New(a Args) (*Loaded, error) {
 	return c, nil
 }
 
-// absolute returns an absolute path. A relative one begins in dir. It expands ~, which a shell does not do within a file.
-// It refuses a URL, with the name of the key in the error.
+// absolute returns an absolute path. A relative one begins in dir. It expands ~, which a shell
+// does not do within a file. It refuses a URL, with the name of the key in the error.
 func absolute(key, dir, path string) (string, error) {
 	if err := disk.CheckLocal(path); err != nil {
 		return "", fmt.Errorf("%s: %w", key, err)

@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -28,12 +27,6 @@ type builder struct{ page.Page }
 
 // tableRows is the number of rows of the table behind a chart.
 const tableRows = 20
-
-// Write writes a page about groups of runs.
-func Write(w io.Writer, o Options, groups []*runs.Group) error {
-	_, err := w.Write(Page(o, groups))
-	return err
-}
 
 // Page returns a page about groups of runs.
 func Page(o Options, groups []*runs.Group) []byte {

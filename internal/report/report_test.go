@@ -35,7 +35,7 @@ func writeRun(t *testing.T, dir, recipe string, seed, steps, health int) {
 			for layer := range 12 {
 				for _, cast := range []string{"mlp.input.e4m3", "mlp.down_proj.grad.e5m2", "mlp.hidden.e4m3"} {
 					casts[fmt.Sprintf("layers.%d.%s", layer, cast)] = map[string]any{
-						"amax": loss * float64(layer+1), "saturated": float64(i%3) / 1000, "flushed": 0.01, "sqnr_db": 30 + loss, "scale": 128,
+						"amax": loss * float64(layer+1), "kurtosis": 3 + float64(i%5), "saturated": float64(i%3) / 1000, "flushed": 0.01, "sqnr_db": 30 + loss, "scale": 128,
 					}
 				}
 				channels[fmt.Sprintf("layers.%d", layer)] = map[string]any{"channel": 3, "amax": 9, "median": 3, "cosine": -0.4}
@@ -133,7 +133,7 @@ func TestPage(t *testing.T) {
 	require.GreaterOrEqual(t, tables, figures, "every figure has its numbers")
 	require.NotContains(t, string(page), "http:")
 	require.NotContains(t, string(page), "https:")
-	for _, text := range []string{"table of bf16", "table of fp8", "layers.11.mlp.hidden.e4m3", "No run warned", "fp8-2", "Training loss against the baseline"} {
+	for _, text := range []string{"table of bf16", "table of fp8", "layers.11.mlp.hidden.e4m3", "No run warned", "fp8-2", "Training loss against the baseline", "Kurtosis", "<td>v1</td>"} {
 		require.Contains(t, string(page), text)
 	}
 	// The browser applies the style only if its hash is that of the policy.
@@ -164,6 +164,7 @@ func TestHostileRun(t *testing.T) {
 		require.NotContains(t, []string{"script", "img", "b"}, e.Name.Local)
 		require.Empty(t, attribute(e, "onerror"))
 	}
+	require.Contains(t, string(page), `<path class="mark"`)
 	require.Contains(t, string(page), "Damaged files")
 	require.Contains(t, string(page), "metrics.jsonl: the line before byte")
 }

@@ -61,10 +61,10 @@ func relative(own, baseline []float64) (d []float64) {
 
 // runs writes a table of all runs.
 func (p *builder) runs(groups []*runs.Group) {
-	t := chart.Table{Head: []string{"run", "configuration", "seed", "device", "step", "of", "training loss", "validation loss", "tokens/s", "hours", "warnings"}}
+	t := chart.Table{Head: []string{"run", "configuration", "seed", "device", "step", "of", "training loss", "validation loss", "tokens/s", "hours", "warnings", "octet"}}
 	for _, g := range groups {
 		for _, r := range g.Runs {
-			row := []string{r.Name, g.Name, r.Seed(), r.Device(), fmt.Sprint(r.Step()), fmt.Sprint(r.Steps), "", "", "", "", fmt.Sprint(len(r.Alarms))}
+			row := []string{r.Name, g.Name, r.Seed(), r.Device(), fmt.Sprint(r.Step()), fmt.Sprint(r.Steps), "", "", "", "", fmt.Sprint(len(r.Alarms)), r.Version}
 			if v, ok := r.Metrics["loss"].Last(); ok {
 				row[6] = chart.Number(v)
 			}

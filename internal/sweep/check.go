@@ -17,8 +17,8 @@ import (
 )
 
 // check checks the runs that are not done, and the run folders of all others. need is the
-// memory of the largest run, in bytes; accelerators says that a backend has memory of its own. The error
-// lists all problems.
+// memory of the largest run, in bytes; accelerators says that a backend has memory of its own.
+// The error lists all problems.
 func (s *Sweep) check(ctx context.Context, o Options) (need int64, accelerators bool, err error) {
 	var all problems
 	all.add("", s.setPlaces())

@@ -198,18 +198,19 @@ func decodeAVX2(dst []float32, step, chunk int, src memory.Matrix, rows, cols in
 	const nr = 16
 	whole := cols &^ (nr - 1)
 	if rows > 0 && whole > 0 {
-		fields := newFieldsInF16(src.DType)
 		switch {
 		case src.DType == fp8.F32:
 			decodeF32AVX2(&dst[0], step, chunk, &src.F32[0], src.LD, rows, whole)
 		case src.DType == fp8.BF16:
 			decodeBF16AVX2(&dst[0], step, chunk, &src.U16[0], src.LD, rows, whole)
-		case fields.magnitude > 0:
-			decodeFieldsAVX2(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole, &fields)
 		case classOf(src.DType) == e5m2:
 			decodeE5M2AVX2(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole)
 		default:
-			decodeCodes(dst, nr, step, chunk, src, rows, whole)
+			if f := newFieldsInF16(src.DType); f.magnitude > 0 {
+				decodeFieldsAVX2(&dst[0], step, chunk, &src.U8[0], src.LD, rows, whole, &f)
+			} else {
+				decodeCodes(dst, nr, step, chunk, src, rows, whole)
+			}
 		}
 	}
 	if rows > 0 && whole < cols {
