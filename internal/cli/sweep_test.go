@@ -210,3 +210,17 @@ func TestSweepWithAFailure(t *testing.T) {
 	require.Regexp(t, `\nfp8-smooth +2 +\d`, second)
 	require.NoFileExists(t, filepath.Join(out, "failures.json"))
 }
+
+// A run without its last checkpoint is not done, whatever its metrics say: octet train refuses
+// it, and its row has the error.
+func TestSweepWithoutACheckpoint(t *testing.T) {
+	file := sweepFile(t, 3, "seeds = [1, 2]")
+	out := filepath.Join(t.TempDir(), "out")
+	succeed(t, "sweep", file, "-o", out)
+	require.NoError(t, os.RemoveAll(filepath.Join(out, "runs", "fp8-smooth", "seed-2", checkpoint.Dir)))
+	status, table, stderr := octet("sweep", file, "-o", out)
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, stderr, "1 of 2 runs are pending")
+	require.Regexp(t, `fp8-smooth +1 of 2 `, table)
+	require.Contains(t, table, "seed-2/run.log records the checkpoint of step 3")
+}

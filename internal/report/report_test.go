@@ -210,5 +210,6 @@ func TestSize(t *testing.T) {
 	require.Empty(t, list[19].Problems)
 	page := Page(Options{Title: "large"}, runs.GroupsOf(list))
 	require.Less(t, len(page), 3<<20)
+	require.Contains(t, string(page), "The training loss is the mean of 100 steps.")
 	t.Logf("%d bytes", len(page))
 }
