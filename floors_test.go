@@ -24,7 +24,7 @@ var levels = [][]string{
 	{"command"},
 	{"internal/cli", "tools/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
-	{"study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
+	{"study/aligned", "study/attention", "study/models", "study/spike"},
 	{"internal/board"},
 	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/start"},
 	{"run", "internal/runs"},
@@ -40,7 +40,7 @@ var levels = [][]string{
 	// These import no package of this module.
 	{
 		"safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels",
-		"csrc/standin/direct", "internal/chart", "internal/disk", "internal/npy", "internal/spelling", "internal/stats", "study/internal/figure",
+		"csrc/standin/direct", "internal/chart", "internal/disk", "internal/npy", "internal/spelling", "internal/stats",
 	},
 }
 
@@ -96,22 +96,6 @@ func TestModulesOfTheCommand(t *testing.T) {
 		require.Contains(t, modules, "github.com/alecthomas/kong")
 		require.Subset(t, modulesOfTheCommand, modules, "the command links another module with tags %q", tags)
 	}
-}
-
-// Only the studies import the plot library, because it needs unreleased modules and
-// image decoders.
-func TestStudiesAloneImportThePlotLibrary(t *testing.T) {
-	seen := false
-	for _, name := range sourcesOf(t, ".go") {
-		for _, imported := range importsOf(t, name) {
-			if imported != "gonum.org/v1/plot" && !strings.HasPrefix(imported, "gonum.org/v1/plot/") {
-				continue
-			}
-			require.True(t, strings.HasPrefix(name, "study/"), "%s imports %s: draw plots in study/", name, imported)
-			seen = true
-		}
-	}
-	require.True(t, seen, "no study imports the plot library")
 }
 
 // An import must not take over the process: no init function exits, starts a process or

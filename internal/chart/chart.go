@@ -19,12 +19,13 @@ type Chart struct {
 }
 
 // Line is a line of a chart. X and Y have the same length, and X does not decrease. A Y
-// that is not finite is a gap.
+// that is not finite is a gap. Lines with the same Look have the same colour and dashes; two
+// Looks that differ by [Colors] share the colour alone.
 type Line struct {
 	Name      string // in the legend; empty: the line is not in it
 	X, Y      []float64
 	Low, High []float64 // limits of the band around the line; nil: no band
-	Look      int       // lines with the same Look have the same colour and dashes
+	Look      int
 }
 
 // Mark is a vertical line at a position of the x axis.
@@ -43,10 +44,14 @@ const (
 )
 
 // drawing is an SVG element that is being written.
-type drawing struct{ bytes.Buffer }
+type drawing struct {
+	bytes.Buffer
+	width, height float64
+}
 
 // open begins the element. Its name is title; note says more to readers who do not see it.
 func (d *drawing) open(width, height float64, title, note string) {
+	d.width, d.height = width, height
 	fmt.Fprintf(d, `<svg class="chart" viewBox="0 0 %s %s" width="%[1]s" height="%[2]s" role="img" aria-label="%s">`,
 		number(width), number(height), Escape(title+". "+note))
 	fmt.Fprintf(d, `<rect class="frame" width="%s" height="%s"/>`, number(width), number(height))
@@ -77,8 +82,27 @@ func number(v float64) string {
 	return strconv.FormatFloat(math.Round(10*v)/10, 'f', -1, 64)
 }
 
+// File returns an SVG file with charts, each below the one before. It needs no other file and
+// follows the reader's colour scheme.
+func File(charts ...*Chart) []byte {
+	var body bytes.Buffer
+	width, height := 0.0, 0.0
+	for _, c := range charts {
+		d := c.draw()
+		fmt.Fprintf(&body, `<g transform="translate(0 %s)">%s</g>`, number(height), d.Bytes())
+		width, height = max(width, d.width), height+d.height
+	}
+	return fmt.Appendf(nil, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" width="%[1]s" height="%[2]s"><style>%s</style>%s</svg>`+"\n",
+		number(width), number(height), Style(), body.Bytes())
+}
+
 // SVG returns the chart as an element of a page, which needs the rules of [Style].
 func (c *Chart) SVG() []byte {
+	d := c.draw()
+	return d.Bytes()
+}
+
+func (c *Chart) draw() (d drawing) {
 	var xs, ys [][]float64
 	for _, l := range c.Lines {
 		xs, ys = append(xs, l.X), append(ys, l.Y, l.Low, l.High)
@@ -88,7 +112,6 @@ func (c *Chart) SVG() []byte {
 	if c.Y.Min == c.Y.Max {
 		y.pad(0.04)
 	}
-	var d drawing
 	legend := c.legend()
 	d.open(leftOf+width+rightOf, above+height+below+lineHeight*float64(len(legend)), c.Title, c.note())
 	d.axes(x, y, c.X.Label, c.Y.Label)
@@ -111,7 +134,7 @@ func (c *Chart) SVG() []byte {
 	d.WriteString("</svg>")
 	d.legend(legend, above+height+below)
 	d.WriteString("</svg>")
-	return d.Bytes()
+	return d
 }
 
 // note describes the chart to readers who do not see it.

@@ -63,6 +63,7 @@ func TestHostileValues(t *testing.T) {
 				Marks: []Mark{{1, name}, {nan, name}},
 			}
 			requireSVG(t, c.SVG())
+			requireSVG(t, File(&c, &c))
 			require.NotContains(t, string(c.SVG()), "<script")
 			m := HeatMap{Title: name, Rows: []string{name}, At: x, Data: [][]float64{y}, Values: Axis{Label: name, Log: log}}
 			requireSVG(t, m.SVG())
@@ -157,6 +158,15 @@ func TestThin(t *testing.T) {
 	require.True(t, math.IsNaN(few[1].y))
 }
 
+// TestFile puts one chart below the other.
+func TestFile(t *testing.T) {
+	one, two := Chart{Title: "first"}, Chart{Title: "second", Lines: []Line{{Name: "with a legend"}}}
+	text := string(File(&one, &two))
+	require.Contains(t, text, `viewBox="0 0 560 696"`) // 338 and 20 for each row of a legend
+	require.Regexp(t, `translate\(0 0\).*>first<.*translate\(0 338\).*>second<`, text)
+	require.Contains(t, text, Style())
+}
+
 // TestBand closes an area for each run of points without a gap.
 func TestBand(t *testing.T) {
 	x := ramp(7)
@@ -222,7 +232,7 @@ func TestContrast(t *testing.T) {
 	}
 	for _, theme := range []struct {
 		background string
-		lines      []string
+		lines      [Colors]string
 	}{{"#ffffff", lightLines}, {"#0d1117", darkLines}} {
 		require.Contains(t, Style(), theme.background)
 		for _, color := range theme.lines {
@@ -235,7 +245,7 @@ func TestContrast(t *testing.T) {
 		dash  string
 	}
 	seen := map[looks]bool{}
-	for i := range len(lightLines) * len(dashes) {
+	for i := range Colors * len(dashes) {
 		color, dash := look(i)
 		require.False(t, seen[looks{color, dash}])
 		seen[looks{color, dash}] = true

@@ -5,12 +5,15 @@ import (
 	"strings"
 )
 
+// Colors is the number of colours of lines.
+const Colors = len(lightLines)
+
 // lightLines and darkLines are the colours of lines on a light and on a dark background.
 // Each has a contrast of at least three to one, and colour-blind readers can tell them
 // apart.
 var (
-	lightLines = []string{"#0072b2", "#c64f00", "#00805a", "#a8508a", "#8a6000", "#3a3ab8", "#222222", "#767676"}
-	darkLines  = []string{"#56b4e9", "#ff8a4c", "#3cc79a", "#e59ac8", "#f0b429", "#a5a5ff", "#eeeeee", "#a0a0a0"}
+	lightLines = [...]string{"#0072b2", "#c64f00", "#00805a", "#a8508a", "#8a6000", "#3a3ab8", "#222222", "#767676"}
+	darkLines  = [...]string{"#56b4e9", "#ff8a4c", "#3cc79a", "#e59ac8", "#f0b429", "#a5a5ff", "#eeeeee", "#a0a0a0"}
 )
 
 // dashes are the patterns of lines; lines of equal colour have different ones.
@@ -19,7 +22,7 @@ var dashes = []string{"", "6 3", "2 2", "8 2 2 2", "1 3", "10 4"}
 // Style returns the CSS rules of the elements that SVG methods return.
 func Style() string {
 	var b strings.Builder
-	rules := func(background, text, grid string, lines []string) string {
+	rules := func(background, text, grid string, lines [Colors]string) string {
 		var b strings.Builder
 		fmt.Fprintf(&b, ".chart{--back:%s;--text:%s;--grid:%s;", background, text, grid)
 		for i, color := range lines {
@@ -42,5 +45,5 @@ func Style() string {
 
 // look returns the colour class and the dashes of line i.
 func look(i int) (color int, dash string) {
-	return i % len(lightLines), dashes[i/len(lightLines)%len(dashes)]
+	return i % Colors, dashes[i/Colors%len(dashes)]
 }

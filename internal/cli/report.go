@@ -21,7 +21,7 @@ import (
 
 type reportCmd struct {
 	Folders []string `arg:"" name:"folder" help:"Run folders, or folders that hold runs, such as that of a sweep."`
-	Out     string   `short:"o" default:"report.html" placeholder:"FILE" help:"The page to write; default: ${default}."`
+	Out     string   `short:"o" default:"report.html" placeholder:"FILE" help:"The page to write; default: ${default}. A name that ends in .svg gets a picture of the training losses instead."`
 }
 
 // Help returns the text that report --help adds.
@@ -30,7 +30,8 @@ func (reportCmd) Help() string {
 
 Examples:
   octet report runs/bf16 runs/fp8-smooth
-  octet report sweeps/first -o first.html`
+  octet report sweeps/first -o first.html
+  octet report runs/bf16 runs/fp8-smooth -o loss.svg`
 }
 
 func (c reportCmd) Run(t *terminal) error {
@@ -38,8 +39,13 @@ func (c reportCmd) Run(t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
-	page := report.Page(report.Options{Title: "Octet: " + title(c.Folders), Describe: describeConfig}, groups)
-	if err := disk.WriteAtomic(c.Out, page); err != nil {
+	var content []byte
+	if filepath.Ext(c.Out) == ".svg" {
+		content = report.Picture(groups)
+	} else {
+		content = report.Page(report.Options{Title: "Octet: " + title(c.Folders), Describe: describeConfig}, groups)
+	}
+	if err := disk.WriteAtomic(c.Out, content); err != nil {
 		return badInput(err)
 	}
 	n := 0

@@ -27,6 +27,11 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{"<title>Octet: runs</title>", "Memory plan", "fp8-smooth", "wgrad", "in total"} {
 		require.Contains(t, string(html), want)
 	}
+	picture := filepath.Join(dir, "loss.svg")
+	succeed(t, "report", filepath.Join(dir, "runs"), "-o", picture)
+	svg, err := os.ReadFile(picture)
+	require.NoError(t, err)
+	require.Regexp(t, `^<svg xmlns=.*>Training loss<.*>Training loss against bf16<.*</svg>\n$`, string(svg))
 	for want, args := range map[string][]string{
 		"holds no run":        {t.TempDir()},
 		"no such file":        {filepath.Join(dir, "none")},

@@ -10,36 +10,78 @@ import (
 	"octet/internal/stats"
 )
 
-// losses writes charts of the losses of all groups, and of their differences.
-func (p *builder) losses(groups []*runs.Group) {
-	p.Section("loss", "Loss")
+// lossCharts are the charts of the losses of all groups, and of their differences.
+type lossCharts struct {
+	training, validation chart.Chart
+	differences          *chart.Chart // nil: no group has a baseline
+	window               int          // steps that a point of the training loss averages
+}
+
+func newLossCharts(groups []*runs.Group) *lossCharts {
 	longest := 0
 	for _, r := range all(groups) {
 		longest = max(longest, r.Step())
 	}
-	window := max(1, longest/200)
-	training := chart.Chart{Title: "Training loss", X: chart.Axis{Label: "step"}, Y: chart.Axis{Label: "nats per token"}}
-	validation := chart.Chart{Title: "Validation loss", X: training.X, Y: training.Y}
-	differences := chart.Chart{Title: "Training loss against the baseline", X: training.X, Y: chart.Axis{Label: "difference, %"}}
+	step, nats := chart.Axis{Label: "step"}, chart.Axis{Label: "nats per token"}
+	c := &lossCharts{
+		training:   chart.Chart{Title: "Training loss", X: step, Y: nats, Marks: marks(all(groups))},
+		validation: chart.Chart{Title: "Validation loss", X: step, Y: nats},
+		window:     max(1, longest/200),
+	}
+	differences := chart.Chart{X: step, Y: chart.Axis{Label: "difference, %"}}
 	for i, g := range groups {
-		training.Lines = append(training.Lines, band(g.Name, i, smoothed(g.Runs, "loss", window)))
-		validation.Lines = append(validation.Lines, band(g.Name, i, smoothed(g.Runs, "val_loss", 1)))
-		if pairs := differing(g, window); len(pairs) > 0 {
+		c.training.Lines = append(c.training.Lines, band(g.Name, i, smoothed(g.Runs, "loss", c.window)))
+		c.validation.Lines = append(c.validation.Lines, band(g.Name, i, smoothed(g.Runs, "val_loss", 1)))
+		if pairs := differing(g, c.window); len(pairs) > 0 {
 			differences.Lines = append(differences.Lines, band(g.Name, i, pairs))
 		}
 	}
-	training.Marks = marks(all(groups))
-	figures := []func(){p.lines(&training), p.lines(&validation)}
 	if len(differences.Lines) > 0 {
+		differences.Title = "Training loss against " + baselineOf(groups)
 		limit(&differences)
-		figures = append(figures, p.lines(&differences))
+		c.differences = &differences
+	}
+	return c
+}
+
+// baselineOf names the baseline of some groups.
+func baselineOf(groups []*runs.Group) string {
+	name := ""
+	for _, g := range groups {
+		switch {
+		case g.Baseline == nil || g.Baseline.Name == name:
+		case name == "":
+			name = g.Baseline.Name
+		default:
+			return "the baseline"
+		}
+	}
+	return name
+}
+
+// Picture returns an SVG file with the training losses of groups and, below, their differences.
+func Picture(groups []*runs.Group) []byte {
+	c := newLossCharts(groups)
+	if c.differences == nil {
+		return chart.File(&c.training)
+	}
+	return chart.File(&c.training, c.differences)
+}
+
+// losses writes the section of the losses.
+func (p *builder) losses(groups []*runs.Group) {
+	p.Section("loss", "Loss")
+	c := newLossCharts(groups)
+	figures := []func(){p.lines(&c.training), p.lines(&c.validation)}
+	if c.differences != nil {
+		figures = append(figures, p.lines(c.differences))
 	}
 	p.Charts(figures...)
 	text := "Lines are medians over seeds, bands the range over seeds."
-	if window > 1 {
-		text += fmt.Sprintf(" The training loss is the mean of %d steps.", window)
+	if c.window > 1 {
+		text += fmt.Sprintf(" The training loss is the mean of %d steps.", c.window)
 	}
-	if len(differences.Lines) > 0 {
+	if c.differences != nil {
 		text += " Differences are between runs with the same seed, which read the same batches."
 	}
 	p.Paragraph("soft", text)

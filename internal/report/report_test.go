@@ -133,7 +133,7 @@ func TestPage(t *testing.T) {
 	require.GreaterOrEqual(t, tables, figures, "every figure has its numbers")
 	require.NotContains(t, string(page), "http:")
 	require.NotContains(t, string(page), "https:")
-	for _, text := range []string{"table of bf16", "table of fp8", "layers.11.mlp.hidden.e4m3", "No run warned", "fp8-2", "Training loss against the baseline", "Kurtosis", "<td>v1</td>"} {
+	for _, text := range []string{"table of bf16", "table of fp8", "layers.11.mlp.hidden.e4m3", "No run warned", "fp8-2", "Training loss against bf16", "Kurtosis", "<td>v1</td>"} {
 		require.Contains(t, string(page), text)
 	}
 	// The browser applies the style only if its hash is that of the policy.
@@ -179,6 +179,13 @@ func TestEmptyRuns(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list, 2)
 	elements(t, Page(Options{Title: "begun"}, runs.GroupsOf(list)))
+}
+
+// TestBaselineOf names the one baseline.
+func TestBaselineOf(t *testing.T) {
+	a, b := &runs.Group{Name: "a"}, &runs.Group{Name: "b"}
+	require.Equal(t, "a", baselineOf([]*runs.Group{a, {Baseline: a}, {Baseline: a}}))
+	require.Equal(t, "the baseline", baselineOf([]*runs.Group{a, b, {Baseline: a}, {Baseline: b}, {Baseline: b}}))
 }
 
 // TestSize bounds the page of 20 runs of 20,000 steps.

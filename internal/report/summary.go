@@ -30,7 +30,7 @@ func (p *builder) summary(groups []*runs.Group) {
 		}
 		row := []string{g.Name, fmt.Sprint(len(g.Runs)), "", "", "", "", "", "", ""}
 		if len(values) > 0 {
-			row[2], row[3], row[4] = chart.Number(stats.Mean(values)), chart.Number(slices.Min(values)), chart.Number(slices.Max(values))
+			row[2], row[3], row[4] = nats(stats.Mean(values)), nats(slices.Min(values)), nats(slices.Max(values))
 		}
 		if own, baseline := g.Pairs(valLoss); len(own) > 0 {
 			compared = true
@@ -51,6 +51,14 @@ func (p *builder) summary(groups []*runs.Group) {
 	p.runs(groups)
 }
 
+// nats writes a loss with the decimals that octet train prints.
+func nats(v float64) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return "not finite"
+	}
+	return fmt.Sprintf("%.4f", v)
+}
+
 // relative returns the differences in percent.
 func relative(own, baseline []float64) (d []float64) {
 	for i := range own {
@@ -66,10 +74,10 @@ func (p *builder) runs(groups []*runs.Group) {
 		for _, r := range g.Runs {
 			row := []string{r.Name, g.Name, r.Seed(), r.Device(), fmt.Sprint(r.Step()), fmt.Sprint(r.Steps), "", "", "", "", fmt.Sprint(len(r.Alarms)), r.Version}
 			if v, ok := r.Metrics["loss"].Last(); ok {
-				row[6] = chart.Number(v)
+				row[6] = nats(v)
 			}
 			if v, ok := valLoss(r); ok {
-				row[7] = chart.Number(v)
+				row[7] = nats(v)
 			}
 			if s := r.Timing["tokens_per_s"]; s != nil {
 				row[8] = chart.Number(stats.Median(finite(s.Values)))

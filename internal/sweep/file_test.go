@@ -210,3 +210,16 @@ func numbers(n int) string {
 	}
 	return b.String()
 }
+
+// TestStudies resolves the sweeps behind the tables in docs/.
+func TestStudies(t *testing.T) {
+	paths, err := filepath.Glob("../../study/sweeps/*.toml")
+	require.NoError(t, err)
+	require.NotEmpty(t, paths)
+	for _, path := range paths {
+		f, err := readFile(path)
+		require.NoError(t, err)
+		_, err = f.variants()
+		require.NoError(t, err, path)
+	}
+}

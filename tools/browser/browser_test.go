@@ -124,6 +124,18 @@ func requireAccessible(t *testing.T, ctx context.Context) {
 // hostile is a name that would do harm if it were markup.
 const hostile = `<img src=x onerror=alert(1)><script>alert(2)<|script>"'&`
 
+// backgrounds are the backgrounds of pages and pictures, by colour scheme.
+var backgrounds = map[string]string{"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}
+
+// emulate sets the colour scheme.
+func emulate(t *testing.T, ctx context.Context, scheme string) {
+	t.Helper()
+	_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+	require.NoError(t, err)
+}
+
 func TestReport(t *testing.T) {
 	dir := t.TempDir()
 	for seed := range 3 {
@@ -135,24 +147,65 @@ func TestReport(t *testing.T) {
 	out, err := exec.Command(octet, "report", dir, "-o", html).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	ctx, console := chromium(t)
-	for _, scheme := range []string{"light", "dark"} {
-		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-		})
-		require.NoError(t, err)
+	for scheme, background := range backgrounds {
+		emulate(t, ctx, scheme)
 		for _, width := range []int64{1280, 400} {
 			require.NoError(t, chromedp.Do(ctx, chromedp.EmulateViewport(width, 900), chromedp.Navigate("file://"+html)))
 			requireAccessible(t, ctx)
 			require.Empty(t, eval[[]string](t, ctx, `performance.getEntriesByType("resource").map(e => e.name).filter(n => !n.startsWith("data:"))`), "requests")
 			require.LessOrEqual(t, eval[int64](t, ctx, "document.documentElement.scrollWidth"), width, "only parts of the page scroll sideways")
-			background := eval[string](t, ctx, "getComputedStyle(document.body).backgroundColor")
-			require.Equal(t, map[string]string{"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}[scheme], background)
+			require.Equal(t, background, eval[string](t, ctx, "getComputedStyle(document.body).backgroundColor"))
 			frame := eval[string](t, ctx, `getComputedStyle(document.querySelector("svg .frame")).fill`)
 			require.Equal(t, background, frame)
 			t.Logf("%s, %d pixels wide: %.0f ms", scheme, width, eval[float64](t, ctx, `performance.getEntriesByType("navigation")[0].loadEventEnd`))
 		}
 	}
 	require.Zero(t, eval[int](t, ctx, `document.querySelectorAll("main img, main script, main b").length`))
+	require.Empty(t, console())
+}
+
+// TestLargeReport opens the page of 20 runs with 20,000 steps, which have measurements, within
+// a second: the best of three times.
+func TestLargeReport(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 20 {
+		writeRun(t, filepath.Join(dir, fmt.Sprint("run", i)), fmt.Sprint("recipe", i/5), i%5, 20_000)
+	}
+	html := filepath.Join(t.TempDir(), "report.html")
+	out, err := exec.Command(octet, "report", dir, "-o", html).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	info, err := os.Stat(html)
+	require.NoError(t, err)
+	require.Less(t, info.Size(), int64(3<<20))
+	ctx, console := chromium(t)
+	best := math.Inf(1)
+	for range 3 {
+		require.NoError(t, chromedp.Do(ctx, chromedp.EmulateViewport(1280, 900), chromedp.Navigate("file://"+html)))
+		took := eval[float64](t, ctx, `performance.getEntriesByType("navigation")[0].loadEventEnd`)
+		t.Logf("%d bytes in %.0f ms", info.Size(), took)
+		best = min(best, took)
+	}
+	require.Less(t, best, 1000.0)
+	require.Empty(t, console())
+}
+
+// TestPicture opens the picture of the losses, whose background follows the colour scheme.
+func TestPicture(t *testing.T) {
+	dir := t.TempDir()
+	writeRun(t, filepath.Join(dir, "bf16"), "bf16", 1, 60)
+	writeRun(t, filepath.Join(dir, "fp8"), "fp8-smooth", 1, 60)
+	svg := filepath.Join(t.TempDir(), "loss.svg")
+	out, err := exec.Command(octet, "report", dir, "-o", svg).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	ctx, console := chromium(t)
+	for scheme, background := range backgrounds {
+		emulate(t, ctx, scheme)
+		require.NoError(t, chromedp.Do(ctx, chromedp.Navigate("file://"+svg)))
+		for _, frame := range eval[[]string](t, ctx, `[...document.querySelectorAll(".frame")].map(e => getComputedStyle(e).fill)`) {
+			require.Equal(t, background, frame)
+		}
+		require.Equal(t, "Training loss Training loss against bf16", eval[string](t, ctx, `[...document.querySelectorAll(".title")].map(e => e.textContent).join(" ")`))
+	}
 	require.Empty(t, console())
 }
 

@@ -1,33 +1,15 @@
 package main
 
 import (
-	"fmt"
-	"strings"
-
 	"octet/backend"
 	"octet/fp8"
 	"octet/train"
 )
 
-// attentionFormats returns bf16, and bf16 with operands of attention cast to FP8 and back:
-// queries and keys after the rotation, and values, with a current scale per tensor. Both
-// attention and its gradient read the cast tensors. The gradient passes the cast
-// unchanged, and the sums of attention stay in FP32.
-func attentionFormats() []variant {
-	list := []variant{recipeVariant("bf16")}
-	for _, c := range []struct {
-		operands string
-		format   fp8.DType
-	}{{"Q K V", fp8.E4M3}, {"Q K", fp8.E4M3}, {"V", fp8.E4M3}, {"Q K V", fp8.E5M2}} {
-		v := recipeVariant("bf16")
-		v.name = fmt.Sprintf("%s in %s", c.operands, c.format)
-		v.editJob = func(j *train.Job) error { return castAttention(j, strings.Fields(c.operands), c.format) }
-		list = append(list, v)
-	}
-	return list
-}
-
-// castAttention adds casts of these operands of attention to the programs of a job.
+// castAttention adds casts of these operands of attention, of Q, K and V, to the programs of
+// a job: queries and keys after the rotation, and values, with a current scale per tensor.
+// Attention and its gradient read the cast tensors. The gradient passes the cast unchanged,
+// and the sums of attention stay in FP32.
 func castAttention(j *train.Job, operands []string, d fp8.DType) (err error) {
 	for v, p := range j.Micro {
 		if j.Micro[v], err = castOperands(p, operands, d); err != nil {
