@@ -138,8 +138,8 @@ func numberLabel(v, step, largest float64) string {
 	return strconv.FormatFloat(v/size, 'f', digits, 64) + name
 }
 
-// Number writes a value with four significant digits, as tables and captions show it; a
-// value that is not finite is "not finite".
+// Number writes a value with four significant digits, as tables and captions show it: with an
+// exponent below 1e-4 and from 1e6. A value that is not finite is "not finite".
 func Number(v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return "not finite"
@@ -147,7 +147,12 @@ func Number(v float64) string {
 	text := strconv.FormatFloat(v, 'g', 4, 64)
 	if digits, exponent, ok := strings.Cut(text, "e"); ok { // 1e-06: 1e-6
 		n, err := strconv.Atoi(exponent)
-		if err == nil {
+		switch {
+		case err != nil:
+		case n == 4 || n == 5:
+			rounded := math.Pow(10, float64(n-3))
+			return strconv.FormatFloat(rounded*math.Round(v/rounded), 'f', 0, 64)
+		default:
 			return digits + "e" + strconv.Itoa(n)
 		}
 	}

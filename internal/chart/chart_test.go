@@ -252,6 +252,16 @@ func TestContrast(t *testing.T) {
 	}
 }
 
+func TestNumber(t *testing.T) {
+	for v, want := range map[float64]string{
+		0: "0", 1.23456: "1.235", 9999.4: "9999", 9999.6: "10000", -29764: "-29760", 123456: "123500", 999960: "1e6", 1.5e7: "1.5e7",
+		0.00012346: "0.0001235", 1.5e-5: "1.5e-5", inf: "not finite",
+	} {
+		require.Equal(t, want, Number(v))
+	}
+	require.Equal(t, "not finite", Number(nan))
+}
+
 func TestTable(t *testing.T) {
 	c := Chart{X: Axis{Label: "step"}, Lines: []Line{
 		{Name: "a", X: ramp(5), Y: []float64{1, nan, 3, 4, 5}}, {Name: "b", X: []float64{4}, Y: []float64{1e-6}},

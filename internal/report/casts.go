@@ -1,7 +1,9 @@
 package report
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"octet/internal/chart"
@@ -48,7 +50,11 @@ func (p *builder) casts(groups []*runs.Group) {
 			continue
 		}
 		found = true
-		p.Heading(g.Name + ", " + r.Name)
+		title := g.Name
+		if r.Name != title {
+			title += ", " + r.Name
+		}
+		p.Heading(title)
 		for _, f := range castFields {
 			m := chart.HeatMap{
 				Title: f.title, X: chart.Axis{Label: "step"}, Values: chart.Axis{Label: f.label, Log: f.log}, At: r.Casts.Steps,
@@ -69,24 +75,29 @@ func (p *builder) casts(groups []*runs.Group) {
 	p.Paragraph("soft", "On a logarithmic scale, a value of zero has no colour.")
 }
 
-// heatMap writes a heat map, or that all its values are zero.
+// heatMap writes a heat map. On a logarithmic scale it leaves out the rows that have no
+// positive value.
 func (p *builder) heatMap(m *chart.HeatMap) {
-	if len(m.Rows) == 0 {
-		return
-	}
+	all := len(m.Rows)
 	if m.Values.Log {
-		positive := false
-		for _, row := range m.Data {
-			for _, v := range row {
-				positive = positive || v > 0
+		var rows []string
+		var data [][]float64
+		for i, row := range m.Data {
+			if slices.ContainsFunc(row, func(v float64) bool { return v > 0 }) {
+				rows, data = append(rows, m.Rows[i]), append(data, row)
 			}
 		}
-		if !positive {
-			p.Paragraph("", m.Title+": zero in every measured step.")
-			return
-		}
+		m.Rows, m.Data = rows, data
 	}
-	p.Figure(m.Title, m.SVG(), m.Table(tableRows), true)
+	if len(m.Rows) > 0 {
+		p.Figure(m.Title, m.SVG(), m.Table(tableRows), true)
+	}
+	switch zero := all - len(m.Rows); {
+	case zero > 0 && len(m.Rows) == 0:
+		p.Paragraph("", m.Title+": zero in every measured step.")
+	case zero > 0:
+		p.Paragraph("soft", fmt.Sprintf("%s: zero in every measured step of the other %d casts.", m.Title, zero))
+	}
 }
 
 // channels writes the alignment of the largest channel of each layer's MLP.

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"octet/internal/chart"
 	"octet/internal/runs"
 	"octet/internal/stats"
+	"octet/internal/writers"
 )
 
 // valLoss returns the last validation loss of a run.
@@ -69,7 +71,7 @@ func relative(own, baseline []float64) (d []float64) {
 
 // runs writes a table of all runs.
 func (p *builder) runs(groups []*runs.Group) {
-	t := chart.Table{Head: []string{"run", "configuration", "seed", "device", "step", "of", "training loss", "validation loss", "tokens/s", "hours", "warnings", "octet"}}
+	t := chart.Table{Head: []string{"run", "configuration", "seed", "device", "step", "of", "training loss", "validation loss", "tokens/s", "time", "warnings", "octet"}}
 	for _, g := range groups {
 		for _, r := range g.Runs {
 			row := []string{r.Name, g.Name, r.Seed(), r.Device(), fmt.Sprint(r.Step()), fmt.Sprint(r.Steps), "", "", "", "", fmt.Sprint(len(r.Alarms)), r.Version}
@@ -87,7 +89,7 @@ func (p *builder) runs(groups []*runs.Group) {
 				for _, v := range finite(s.Values) {
 					sum += v
 				}
-				row[9] = chart.Number(sum / 3600)
+				row[9] = writers.Clock(time.Duration(sum * float64(time.Second)))
 			}
 			t.Rows = append(t.Rows, row)
 		}
