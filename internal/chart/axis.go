@@ -95,8 +95,12 @@ func (s *scale) ticks(n int) (list []tick) {
 		low, high = math.Pow(10, low), math.Pow(10, high)
 	}
 	step := niceStep((high - low) / float64(n))
-	for i := math.Ceil(low / step); i*step <= high; i++ {
-		list = append(list, tick{i * step, numberLabel(i*step, step, max(math.Abs(low), math.Abs(high)))})
+	first, last := math.Ceil(low/step), math.Floor(high/step)
+	for i := 0.0; i <= last-first; i++ { // above 2^53, first+i may equal first
+		v := (first + i) * step
+		if i == 0 || v > list[len(list)-1].value {
+			list = append(list, tick{v, numberLabel(v, step, max(math.Abs(low), math.Abs(high)))})
+		}
 	}
 	return list
 }

@@ -102,6 +102,10 @@ func TestTicks(t *testing.T) {
 			}
 		}
 	}
+	for _, low := range []float64{1<<53 - 1, 1e17, -1e17} { // where adding 1 to an index changes nothing
+		s := newScale(Axis{Min: low, Max: math.Nextafter(low, math.Inf(1))}, 0, 100)
+		require.LessOrEqual(t, len(s.ticks(5)), 7)
+	}
 	s := newScale(Axis{Log: true, Min: 1e-6, Max: 1}, 0, 1)
 	var labels []string
 	for _, k := range s.ticks(6) {
@@ -211,6 +215,25 @@ func TestHeatMapColors(t *testing.T) {
 	require.Equal(t, uint8(1), picture.ColorIndexAt(101, 0))
 }
 
+// TestHeatMapSteps draws each measurement at its step, whatever the steps between them.
+func TestHeatMapSteps(t *testing.T) {
+	for _, c := range []struct {
+		at   []float64
+		want []uint8 // 0: nothing
+	}{
+		{[]float64{10, 20, 30, 60}, []uint8{1, 86, 170, 0, 0, 255}}, // two are missing
+		{[]float64{10, 20, 30, 33}, []uint8{1, 86, 255}},            // the last column shows both
+		{[]float64{1, 1 << 20, 1<<20 + 1, 1 << 53}, nil},
+	} {
+		m := HeatMap{Rows: []string{"a"}, At: c.at, Data: [][]float64{{0, 1, 2, 3}}}
+		p := m.picture(newScale(m.Values, 0, 1, m.Data...))
+		if c.want != nil {
+			require.Equal(t, c.want, p.Pix)
+		}
+		requireSVG(t, m.SVG())
+	}
+}
+
 // luminance is the relative luminance of WCAG 2.1.
 func luminance(r, g, b uint8) float64 {
 	linear := func(v uint8) float64 {
@@ -271,6 +294,8 @@ func TestTable(t *testing.T) {
 		Rows: [][]string{{"0", "1", ""}, {"1", "", ""}, {"2", "3", ""}, {"3", "4", ""}, {"4", "5", "1e-6"}},
 	}, c.Table(10))
 	require.Equal(t, [][]string{{"2", "3", ""}, {"4", "5", "1e-6"}}, c.Table(2).Rows)
+	c.Lines[1].X = []float64{2.5}
+	require.Equal(t, [][]string{{"2", "3", ""}, {"2.5", "", "1e-6"}, {"3", "4", ""}, {"4", "5", ""}}, c.Table(10).Rows[2:])
 	m := HeatMap{X: Axis{Label: "step"}, Rows: []string{"r"}, At: ramp(2), Data: [][]float64{{1, inf}}}
 	require.Equal(t, Table{Head: []string{"step", "r"}, Rows: [][]string{{"0", "1"}, {"1", "not finite"}}}, m.Table(5))
 }
@@ -284,5 +309,6 @@ func TestText(t *testing.T) {
 	require.NoError(t, c.WriteText(&b, 19, 3, false))
 	require.Equal(t, "loss\n        4 ⠑⠢⡀\n            ⠈⠑⢄⡀\n        0      ⠈⠢⢄\n          0 8  step\n", b.String())
 	require.Equal(t, "▁▅█ ▁", Sparkline([]float64{0, 1, 2, nan, 0}, 9, false))
+	require.Empty(t, Sparkline([]float64{1}, -3, true))
 	require.Equal(t, "09 0", Sparkline([]float64{0, 0, 1, 0.5, nan, nan, -1, 0}, 4, true))
 }

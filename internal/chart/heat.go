@@ -8,6 +8,7 @@ import (
 	"image/color"
 	"image/png"
 	"math"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -43,7 +44,7 @@ func (m *HeatMap) SVG() []byte {
 	for _, name := range m.Rows {
 		left = max(left, 12+rowCharWidth*float64(utf8.RuneCountInString(name)))
 	}
-	x := newScale(m.X, left, left+heatWidth, m.At)
+	x := newScale(m.axis(), left, left+heatWidth)
 	values := newScale(m.Values, left, left+heatWidth, m.Data...)
 	var d drawing
 	d.open(left+heatWidth+rightOf, above+height+below+keyHeight, m.Title, m.note())
@@ -78,23 +79,48 @@ func (m *HeatMap) note() string {
 	return fmt.Sprintf("A heat map of %s in %d rows over %s, from %s to %s.", m.Values.Label, len(m.Rows), m.X.Label, Number(low), Number(high))
 }
 
-// picture colours the values: a row of pixels for each row, and a column for each element
-// of At. Neighbours share a column if there are more than heatColumns; the column then shows
-// the largest value.
+// interval returns the median distance between elements of At.
+func (m *HeatMap) interval() float64 {
+	if len(m.At) < 2 {
+		return 1
+	}
+	var distances []float64
+	for i, at := range m.At[1:] {
+		distances = append(distances, at-m.At[i])
+	}
+	slices.Sort(distances)
+	return distances[len(distances)/2]
+}
+
+// axis returns the x axis, which begins and ends half an interval beyond the elements of At.
+func (m *HeatMap) axis() Axis {
+	a := m.X
+	if n := len(m.At); n > 0 {
+		a.Min, a.Max = m.At[0]-m.interval()/2, m.At[n-1]+m.interval()/2
+	}
+	return a
+}
+
+// picture colours the values: a row of pixels for each row, and a column for each interval
+// of the x axis, where each element of At fills its own. Neighbours share a column if there
+// are more than heatColumns; the column then shows the largest value.
 func (m *HeatMap) picture(values scale) *image.Paletted {
-	columns := min(len(m.At), heatColumns)
+	interval, axis := m.interval(), m.axis()
+	columns := int(min(math.Round((axis.Max-axis.Min)/interval), heatColumns))
 	p := image.NewPaletted(image.Rect(0, 0, columns, len(m.Rows)), heatPalette())
 	values.from, values.to = 0, 254
+	x := newScale(axis, 0, float64(columns))
 	for i, row := range m.Data {
-		for c := range columns {
-			best := math.NaN()
-			for _, v := range row[c*len(row)/columns : (c+1)*len(row)/columns] {
-				if at := values.at(v); !math.IsNaN(at) && !(at <= best) {
-					best = at
-				}
+		for j, v := range row {
+			v = values.at(v)
+			if math.IsNaN(v) {
+				continue
 			}
-			if !math.IsNaN(best) {
-				p.SetColorIndex(c, i, uint8(1+math.Round(min(254, max(0, best)))))
+			color := uint8(1 + math.Round(min(254, max(0, v))))
+			from := min(columns-1, int(math.Round(x.at(m.At[j]-interval/2))))
+			to := min(columns, int(math.Round(x.at(m.At[j]+interval/2))))
+			for c := from; c < max(from+1, to); c++ {
+				p.SetColorIndex(c, i, max(color, p.ColorIndexAt(c, i)))
 			}
 		}
 	}

@@ -1,6 +1,9 @@
 package chart
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Table holds the numbers behind a chart: a row of cells for each value of the x axis. An
 // empty cell is a gap.
@@ -27,11 +30,12 @@ func (c *Chart) Table(rows int) Table {
 			}
 		}
 	}
+	slices.Sort(xs) // lines may have different steps
 	t.choose(xs, rows, func(i int, x float64) []string { return at[x] })
 	return t
 }
 
-// Table returns at most columns positions of the heat map, as Chart.Table does. A column of
+// Table returns at most rows positions of the heat map, as Chart.Table does. A column of
 // the table is a row of the heat map.
 func (m *HeatMap) Table(rows int) Table {
 	t := Table{Head: append([]string{m.X.Label}, m.Rows...)}

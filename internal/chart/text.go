@@ -119,7 +119,7 @@ func Sparkline(values []float64, columns int, ascii bool) string {
 	if ascii {
 		glyphs = []rune("0123456789")
 	}
-	columns = min(columns, len(values))
+	columns = max(0, min(columns, len(values)))
 	highest := make([]float64, columns)
 	for c := range highest {
 		highest[c] = math.NaN()

@@ -47,7 +47,7 @@ func printPicture(w io.Writer, dir string) error {
 		_, err = fmt.Fprintf(w, "saturated nothing, in %d measured steps\n", len(shares))
 		return err
 	}
-	_, err = fmt.Fprintf(prose(w), "saturated %s up to %s, %s\n", chart.Sparkline(shares, columns-40, asciiTerminal()), smallShare(highest), name)
+	_, err = fmt.Fprintf(prose(w), "saturated %s up to %s, %s\n", chart.Sparkline(shares, max(8, columns-40), asciiTerminal()), smallShare(highest), name)
 	return err
 }
 

@@ -230,4 +230,8 @@ func TestPictureOnATerminal(t *testing.T) {
 	require.Contains(t, onTerminal(t, 80, "inspect", dir), "training loss, nats per token")
 	out, _ := succeed(t, "inspect", dir)
 	require.NotContains(t, out, "training loss")
+
+	metrics := filepath.Join(dir, "metrics.jsonl")
+	require.NoError(t, os.WriteFile(metrics, []byte(`{"step":1,"loss":3,"fp8":{"a":{"saturated":0.5}}}`+"\n"+`{"step":2,"loss":2,"fp8":{"a":{"saturated":0.5}}}`+"\n"), 0o600))
+	require.Contains(t, onTerminal(t, 30, "inspect", dir), "saturated")
 }
