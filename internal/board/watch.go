@@ -2,7 +2,6 @@ package board
 
 import (
 	"math"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -95,9 +94,7 @@ func (w *watch) find() {
 			if r, err = runs.Open(dir); err != nil {
 				continue // it was removed after the search
 			}
-			if below, err := filepath.Rel(w.dir, dir); err == nil && below != "." {
-				r.Name = filepath.ToSlash(below)
-			}
+			r.NameBelow(w.dir)
 			w.version++
 		}
 		list = append(list, r)

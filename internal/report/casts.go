@@ -130,7 +130,7 @@ func (p *builder) speed(groups []*runs.Group) {
 		for i, g := range groups {
 			for _, r := range g.Runs {
 				if s := r.Timing[f.field]; s != nil && len(finite(s.Values)) > 0 {
-					means := smooth(s, max(1, len(s.Values)/200))
+					means := smooth(s, max(1, int(s.Steps[len(s.Steps)-1])/200))
 					c.Lines = append(c.Lines, chart.Line{Name: g.Name, Look: i, X: means.Steps, Y: means.Values})
 				}
 			}

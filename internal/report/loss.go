@@ -82,7 +82,7 @@ func (p *builder) losses(groups []*runs.Group) {
 		text += fmt.Sprintf(" The training loss is the mean of %d steps.", c.window)
 	}
 	if c.differences != nil {
-		text += " Differences are between runs with the same seed, which read the same batches."
+		text += " Differences are between runs with the same seed, which read the same batches unless their texts or batch sizes differ."
 	}
 	p.Paragraph("soft", text)
 }
@@ -120,13 +120,23 @@ func smoothed(list []*runs.Run, field string, window int) (all []runs.Series) {
 	return all
 }
 
-// smooth returns the means of window values, with the step of the last one. Values that are
-// not finite are left out; a window without others is a gap.
+// smooth returns the means of windows of steps: 1 to window, and so on, each at its last step.
+// Equal windows of two runs so have equal steps, even if a run lacks some. Values that are not
+// finite are left out; a window without others is a gap.
 func smooth(s *runs.Series, window int) (means runs.Series) {
-	for from := 0; from < len(s.Values); from += window {
-		to := min(from+window, len(s.Values))
-		means.Steps = append(means.Steps, s.Steps[to-1])
+	if len(s.Steps) == 0 {
+		return means
+	}
+	last := s.Steps[len(s.Steps)-1]
+	endOf := func(step float64) float64 { return min(last, math.Ceil(step/float64(window))*float64(window)) }
+	for from := 0; from < len(s.Steps); {
+		end, to := endOf(s.Steps[from]), from+1
+		for to < len(s.Steps) && endOf(s.Steps[to]) == end {
+			to++
+		}
+		means.Steps = append(means.Steps, end)
 		means.Values = append(means.Values, stats.Mean(finite(s.Values[from:to])))
+		from = to
 	}
 	return means
 }
@@ -134,19 +144,13 @@ func smooth(s *runs.Series, window int) (means runs.Series) {
 // differing returns the relative differences of a group's training losses to those of the
 // baseline's runs with the same seed, in percent.
 func differing(g *runs.Group, window int) (all []runs.Series) {
-	if g.Baseline == nil {
-		return nil
-	}
-	for _, r := range g.Runs {
-		for _, b := range g.Baseline.Runs {
-			if b.Seed() != r.Seed() || b.Metrics["loss"] == nil || r.Metrics["loss"] == nil {
-				continue
-			}
-			own, baseline := smooth(r.Metrics["loss"], window), smooth(b.Metrics["loss"], window)
-			steps, values := align([]runs.Series{own, baseline})
-			all = append(all, runs.Series{Steps: steps, Values: relative(values[0], values[1])})
-			break
+	for _, p := range g.Pairs() {
+		own, baseline := p.Run.Metrics["loss"], p.Baseline.Metrics["loss"]
+		if own == nil || baseline == nil {
+			continue
 		}
+		steps, values := align([]runs.Series{smooth(own, window), smooth(baseline, window)})
+		all = append(all, runs.Series{Steps: steps, Values: relative(values[0], values[1])})
 	}
 	return all
 }

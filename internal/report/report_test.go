@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -219,4 +220,53 @@ func TestSize(t *testing.T) {
 	require.Less(t, len(page), 3<<20)
 	require.Contains(t, string(page), "The training loss is the mean of 100 steps.")
 	t.Logf("%d bytes", len(page))
+}
+
+// seriesOf returns a series from step 1.
+func seriesOf(values ...float64) *runs.Series {
+	s := &runs.Series{Values: values}
+	for i := range values {
+		s.Steps = append(s.Steps, float64(i+1))
+	}
+	return s
+}
+
+// pairOf returns two groups of one run each, the first of which is the baseline.
+func pairOf(baseline, own map[string]*runs.Series, steps int) []*runs.Group {
+	config := map[string]string{"seed": "1"}
+	a := &runs.Group{Name: "a", Runs: []*runs.Run{{Config: config, Steps: steps, Metrics: baseline}}}
+	b := &runs.Group{Name: "b", Runs: []*runs.Run{{Config: config, Steps: steps, Metrics: own}}, Baseline: a}
+	return []*runs.Group{a, b}
+}
+
+// TestPairsOfEqualSteps compares a run that has ended with one in progress at the last step of
+// both, and runs that have ended at their ends.
+func TestPairsOfEqualSteps(t *testing.T) {
+	ended := map[string]*runs.Series{"loss": seriesOf(1, 1, 1, 1), "val_loss": {Steps: []float64{2, 4}, Values: []float64{5, 3}}}
+	inProgress := map[string]*runs.Series{"loss": seriesOf(1, 1, 1), "val_loss": {Steps: []float64{2, 3}, Values: []float64{6, 4}}}
+	own, baseline := valLosses(pairOf(ended, inProgress, 4)[1].Pairs())
+	require.Equal(t, []float64{6}, own)
+	require.Equal(t, []float64{5}, baseline)
+	own, baseline = valLosses(pairOf(ended, inProgress, 3)[1].Pairs()) // both have ended
+	require.Equal(t, []float64{4}, own)
+	require.Equal(t, []float64{3}, baseline)
+	none := map[string]*runs.Series{"val_loss": {Steps: []float64{9}, Values: []float64{6}}}
+	own, _ = valLosses(pairOf(ended, none, 4)[1].Pairs())
+	require.Empty(t, own)
+}
+
+// TestDivergedRuns shows that a mean over runs of which one diverged is not finite.
+func TestDivergedRuns(t *testing.T) {
+	diverged := map[string]*runs.Series{"loss": seriesOf(1), "val_loss": seriesOf(math.NaN())}
+	page := string(Page(Options{}, pairOf(map[string]*runs.Series{"loss": seriesOf(1), "val_loss": seriesOf(2)}, diverged, 1)))
+	require.Contains(t, page, `<th scope="row">b</th><td>1</td><td>not finite</td><td>not finite</td><td>not finite</td><td>a</td><td>not finite</td><td></td>`)
+	require.NotContains(t, page, "NaN")
+}
+
+// TestDifferencesOfDamagedRuns compares windows of equal steps although a run lacks a step.
+func TestDifferencesOfDamagedRuns(t *testing.T) {
+	whole, damaged := seriesOf(1, 1, 1, 1, 2, 2, 2), seriesOf(1, 1, 1, 1, 2, 2, 2)
+	damaged.Steps, damaged.Values = slices.Delete(damaged.Steps, 1, 2), slices.Delete(damaged.Values, 1, 2)
+	groups := pairOf(map[string]*runs.Series{"loss": whole}, map[string]*runs.Series{"loss": damaged}, 7)
+	require.Equal(t, []runs.Series{{Steps: []float64{2, 4, 6, 7}, Values: []float64{0, 0, 0, 0}}}, differing(groups[1], 2))
 }

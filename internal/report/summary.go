@@ -10,10 +10,27 @@ import (
 	"octet/internal/stats"
 )
 
-// valLoss returns the last validation loss of a run.
-func valLoss(r *runs.Run) (float64, bool) {
-	v, ok := r.Metrics["val_loss"].Last()
-	return v, ok && !math.IsNaN(v)
+// valLosses returns the validation losses of pairs: the last ones of runs that have ended, else
+// those of the last step that both runs of the pair have validated.
+func valLosses(pairs []runs.Pair) (own, baseline []float64) {
+	for _, p := range pairs {
+		a, b := p.Run.Metrics["val_loss"], p.Baseline.Metrics["val_loss"]
+		if a == nil || b == nil {
+			continue
+		}
+		i, j := len(a.Steps)-1, len(b.Steps)-1
+		for !(p.Run.Done() && p.Baseline.Done()) && i >= 0 && j >= 0 && a.Steps[i] != b.Steps[j] {
+			if a.Steps[i] > b.Steps[j] {
+				i--
+			} else {
+				j--
+			}
+		}
+		if i >= 0 && j >= 0 {
+			own, baseline = append(own, a.Values[i]), append(baseline, b.Values[j])
+		}
+	}
+	return own, baseline
 }
 
 // summary writes a table of the groups and one of the runs.
@@ -24,7 +41,7 @@ func (p *builder) summary(groups []*runs.Group) {
 	for _, g := range groups {
 		var values []float64
 		for _, r := range g.Runs {
-			if v, ok := valLoss(r); ok {
+			if v, ok := r.Metrics["val_loss"].Last(); ok {
 				values = append(values, v)
 			}
 		}
@@ -32,12 +49,15 @@ func (p *builder) summary(groups []*runs.Group) {
 		if len(values) > 0 {
 			row[2], row[3], row[4] = nats(stats.Mean(values)), nats(slices.Min(values)), nats(slices.Max(values))
 		}
-		if own, baseline := g.Pairs(valLoss); len(own) > 0 {
+		if own, baseline := valLosses(g.Pairs()); len(own) > 0 {
 			compared = true
 			d := stats.PairedOf(relative(own, baseline))
-			row[5], row[6] = g.Baseline.Name, fmt.Sprintf("%+.2f %%", d.Mean)
-			if d.N > 1 {
-				row[7], row[8] = fmt.Sprintf("%.2f %%", d.StdErr), fmt.Sprintf("%.2g", d.P)
+			row[5], row[6] = g.Baseline.Name, "not finite"
+			if len(finite([]float64{d.Mean})) > 0 {
+				row[6] = fmt.Sprintf("%+.3f %%", d.Mean)
+				if d.N > 1 {
+					row[7], row[8] = fmt.Sprintf("%.3f %%", d.StdErr), fmt.Sprintf("%.2g", d.P)
+				}
 			}
 		}
 		t.Rows = append(t.Rows, row)
@@ -45,7 +65,7 @@ func (p *builder) summary(groups []*runs.Group) {
 	p.Table("Configurations", t)
 	text := "Validation loss is the last one of each run, in nats per token: mean and range over seeds."
 	if compared {
-		text += " Differences are means over runs with the same seed; p is that of Student's paired t test, two-sided."
+		text += " Differences are means over pairs of runs with the same seed, of runs in progress at the last step that both have validated; p is that of Student's paired t test, two-sided."
 	}
 	p.Paragraph("soft", text)
 	p.runs(groups)
@@ -76,7 +96,7 @@ func (p *builder) runs(groups []*runs.Group) {
 			if v, ok := r.Metrics["loss"].Last(); ok {
 				row[6] = nats(v)
 			}
-			if v, ok := valLoss(r); ok {
+			if v, ok := r.Metrics["val_loss"].Last(); ok {
 				row[7] = nats(v)
 			}
 			if s := r.Timing["tokens_per_s"]; s != nil {

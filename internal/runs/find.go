@@ -75,9 +75,7 @@ func OpenAll(dirs ...string) (list []*Run, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if below, err := filepath.Rel(dir, path); err == nil && below != "." {
-				r.Name = filepath.ToSlash(below)
-			}
+			r.NameBelow(dir)
 			if seen[r.Name]++; seen[r.Name] > 1 {
 				r.Name = fmt.Sprintf("%s (%d)", r.Name, seen[r.Name])
 			}

@@ -3,6 +3,7 @@ package runs
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -14,27 +15,24 @@ type Group struct {
 	Baseline *Group
 }
 
-// Pairs returns the values of the group's runs and of the baseline's runs with the same
-// seeds. value reports a run's value, and whether it has one. Without a baseline both are
-// empty.
-func (g *Group) Pairs(value func(*Run) (float64, bool)) (own, baseline []float64) {
+// Pair is a run of a group, and the baseline's run with the same seed.
+type Pair struct{ Run, Baseline *Run }
+
+// Pairs returns the pairs of the group; none without a baseline. A run whose seed is unknown
+// is in none.
+func (g *Group) Pairs() (list []Pair) {
 	if g.Baseline == nil {
-		return nil, nil
+		return nil
 	}
 	for _, r := range g.Runs {
 		for _, b := range g.Baseline.Runs {
-			if b.Seed() != r.Seed() {
-				continue
+			if r.Seed() != "" && b.Seed() == r.Seed() {
+				list = append(list, Pair{r, b})
+				break
 			}
-			x, okX := value(r)
-			y, okY := value(b)
-			if okX && okY {
-				own, baseline = append(own, x), append(baseline, y)
-			}
-			break
 		}
 	}
-	return own, baseline
+	return list
 }
 
 // Seed returns the seed of the configuration; empty if it is unknown.
@@ -50,20 +48,32 @@ func (r *Run) Device() string {
 	return name
 }
 
+// settings returns everything that the runs of a group have in common.
+func (r *Run) settings() string {
+	text := strconv.AppendQuote(nil, r.Device())
+	for _, key := range slices.Sorted(maps.Keys(r.Config)) {
+		if key != "seed" {
+			text = strconv.AppendQuote(strconv.AppendQuote(text, key), r.Config[key])
+		}
+	}
+	return string(text)
+}
+
 // GroupsOf groups runs by their configuration, apart from the seed, and by their device, in
 // the order in which each first appears. The first group is the baseline of the others. A
 // group's name is its recipe; groups of one recipe have the keys that differ between them in
 // their names.
 func GroupsOf(list []*Run) (groups []*Group) {
+	bySettings := map[string]*Group{}
 	for _, r := range list {
-		i := slices.IndexFunc(groups, func(g *Group) bool {
-			return g.Runs[0].Device() == r.Device() && len(Differing([]*Run{g.Runs[0], r})) == 0
-		})
-		if i < 0 {
-			groups = append(groups, &Group{Name: r.Config["recipe"]})
-			i = len(groups) - 1
+		key := r.settings()
+		g := bySettings[key]
+		if g == nil {
+			g = &Group{Name: r.Config["recipe"]}
+			bySettings[key] = g
+			groups = append(groups, g)
 		}
-		groups[i].Runs = append(groups[i].Runs, r)
+		g.Runs = append(g.Runs, r)
 	}
 	byName := map[string][]*Group{}
 	for i, g := range groups {

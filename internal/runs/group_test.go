@@ -26,11 +26,9 @@ func TestGroups(t *testing.T) {
 	require.Equal(t, []string{"bf16", "fp8 lr=1 on emu", "fp8 lr=0.5 on emu", "fp8 lr=1 on emu:h100"}, names)
 	require.Equal(t, []*Run{list[2], list[0]}, groups[0].Runs)
 	require.Nil(t, groups[0].Baseline)
-	val := func(r *Run) (float64, bool) { return r.Metrics["val_loss"].Last() }
-	own, baseline := groups[1].Pairs(val) // seed 3 has no partner
-	require.Equal(t, []float64{3}, own)
-	require.Equal(t, []float64{1}, baseline)
-	own, _ = groups[0].Pairs(val)
-	require.Empty(t, own)
+	require.Equal(t, []Pair{{list[1], list[2]}}, groups[1].Pairs()) // seed 3 has no partner
+	require.Empty(t, groups[0].Pairs())
+	unknown := &Group{Runs: []*Run{newRun("a")}, Baseline: &Group{Runs: []*Run{newRun("b")}}}
+	require.Empty(t, unknown.Pairs(), "runs without a known seed")
 	require.Equal(t, []string{"optimizer.lr", "recipe"}, Differing(list))
 }

@@ -24,13 +24,9 @@ func (r *Run) metricsLine(text []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range r.Metrics {
-		s.cutFrom(l.step)
-	}
 	r.Casts.cutFrom(l.step)
 	r.Channels.cutFrom(l.step)
-	addAll(r.Metrics, l.step, l.numbers)
-	var errs []error
+	errs := []error{addAll(r.Metrics, l.step, l.numbers)}
 	for field, m := range map[string]*Measurements{"fp8": &r.Casts, "swiglu": &r.Channels} {
 		var values map[string]map[string]*float64
 		if raw := l.fields[field]; raw != nil {
@@ -49,14 +45,10 @@ func (r *Run) timingLine(text []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range r.Timing {
-		s.cutFrom(l.step)
-	}
-	addAll(r.Timing, l.step, l.numbers)
-	return nil
+	return addAll(r.Timing, l.step, l.numbers)
 }
 
-// maxFields bounds the fields of a line, and those of a cast.
+// maxFields bounds the fields of a line, of all lines together, and those of a cast.
 const maxFields = 64
 
 // line is a line of metrics.jsonl or timing.jsonl.
@@ -113,37 +105,53 @@ func (r *Run) logLine(text []byte) error {
 	return nil
 }
 
-// readConfig reads the configuration as text by key. The run may be of a version whose keys
-// this one does not know.
-func (r *Run) readConfig() error {
+// readConfig reads the configuration as text by key if the file is not the one that was read
+// last: a longer run has another one. The run may be of a version whose keys this one does not
+// know.
+func (r *Run) readConfig() (read bool, err error) {
 	name := filepath.Join(r.Dir, config.RunFile)
 	info, err := os.Lstat(name)
+	if err != nil || unchanged(r.config, info) {
+		return false, nil // the folder may have been removed
+	}
+	r.config = info
+	text, err := ReadText(name, maxConfig)
 	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return errors.New("it is not a regular file")
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err != nil {
-		return err
-	}
-	if len(text) > maxConfig {
-		return fmt.Errorf("it is longer than %d bytes", maxConfig)
+		return true, err
 	}
 	var all map[string]any
-	if _, err := toml.Decode(string(text), &all); err != nil {
-		return err
+	if _, err := toml.Decode(text, &all); err != nil {
+		return true, err
 	}
 	r.Config = map[string]string{}
 	flatten(r.Config, "", all)
 	r.Steps, _ = strconv.Atoi(r.Config["train.steps"]) // 0 if it is missing or no number
-	return nil
+	return true, nil
+}
+
+// ReadText reads a TOML file of a folder that may be hostile: a regular file of at most limit
+// bytes, with the nesting that config.CheckDepth allows. Errors begin without its name.
+func ReadText(name string, limit int64) (string, error) {
+	info, err := os.Lstat(name)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() { // opening a pipe would block
+		return "", errors.New("it is not a regular file")
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return "", err
+	}
+	if int64(len(text)) > limit {
+		return "", fmt.Errorf("it is longer than %d bytes", limit)
+	}
+	return string(text), config.CheckDepth(string(text))
 }
 
 // flatten writes the values of nested tables with the names of TOML's dotted keys.

@@ -2,8 +2,10 @@ package runs
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"octet/internal/config"
@@ -28,6 +30,7 @@ type Run struct {
 	Alarms   []Alarm            // warnings and errors of run.log
 	Problems []string           // what the folder holds and this value does not, a sentence each
 
+	config               fs.FileInfo // of the file that was read; nil: none
 	metrics, timing, log tail
 	problems             map[string]int // by file
 }
@@ -43,6 +46,7 @@ type Alarm struct {
 const (
 	maxConfig   = 1 << 20 // bytes
 	maxNames    = 20_000  // of casts and channels
+	maxValues   = 1 << 27 // of casts, and of channels, with the gaps: 4 bytes each
 	maxAlarms   = 1000
 	maxProblems = 3 // of one file
 )
@@ -53,20 +57,27 @@ func Open(dir string) (*Run, error) {
 		return nil, fmt.Errorf("%s is not a run folder: it has no %s", dir, config.RunFile)
 	}
 	r := newRun(dir)
-	if err := r.readConfig(); err != nil {
-		r.problem(config.RunFile, err)
-	}
 	r.Update()
 	return r, nil
 }
 
 func newRun(dir string) *Run {
 	return &Run{
-		Dir: dir, Name: filepath.Base(filepath.Clean(dir)), problems: map[string]int{},
+		Dir: dir, Name: nameOf(filepath.Base(filepath.Clean(dir))), problems: map[string]int{},
 		Metrics: map[string]*Series{}, Timing: map[string]*Series{},
 		metrics: tail{path: filepath.Join(dir, writers.MetricsFile)},
 		timing:  tail{path: filepath.Join(dir, writers.TimingFile)},
 		log:     tail{path: filepath.Join(dir, writers.RunLogFile)},
+	}
+}
+
+// nameOf returns a path as a name: JSON and HTML hold UTF-8 only.
+func nameOf(path string) string { return strings.ToValidUTF8(filepath.ToSlash(path), "\ufffd") }
+
+// NameBelow names the run by the path from a folder to its own.
+func (r *Run) NameBelow(dir string) {
+	if below, err := filepath.Rel(dir, r.Dir); err == nil && below != "." {
+		r.Name = nameOf(below)
 	}
 }
 
@@ -87,6 +98,11 @@ func (r *Run) Update() (changed bool) {
 		}
 		changed = changed || again || t.offset != before
 		return again
+	}
+	if read, err := r.readConfig(); err != nil {
+		r.problem(config.RunFile, err)
+	} else {
+		changed = read
 	}
 	update(&r.metrics, r.metricsLine)
 	update(&r.timing, r.timingLine)

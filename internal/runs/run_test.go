@@ -109,6 +109,20 @@ func TestUpdate(t *testing.T) {
 	require.Equal(t, []float64{2, 3}, r.Casts.Steps)
 	requireValues(t, []float64{math.NaN(), 3}, r.Casts.Field("b", "amax"))
 
+	// Between two readings, the run rewinds and writes more than was read.
+	require.NoError(t, os.Truncate(filepath.Join(dir, "metrics.jsonl"), int64(len(step(1, "5")))))
+	appendTo(t, dir, "metrics.jsonl", `{"step":2,"loss":4.125}`+"\n"+step(3, "6.5")+step(4, "6")+step(5, "5"))
+	require.True(t, r.Update())
+	require.Equal(t, []float64{5, 4.125, 6.5, 6, 5}, r.Metrics["loss"].Values)
+	require.Empty(t, r.Casts.Steps)
+	require.False(t, r.Update())
+
+	// Another configuration takes the place of the first: the run becomes longer.
+	longer := strings.Replace(someConfig, "steps = 4", "steps = 14", 1)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.toml"), []byte(longer), 0o600))
+	require.True(t, r.Update())
+	require.Equal(t, 14, r.Steps)
+
 	// Another file of the same length takes its place.
 	appendTo(t, dir, "run.log", `{"level":"WARN","msg":"one"}`+"\n")
 	require.True(t, r.Update())
@@ -120,7 +134,7 @@ func TestUpdate(t *testing.T) {
 		require.NoError(t, os.Rename(path+".new", path))
 	}
 	require.True(t, r.Update())
-	require.Equal(t, []float64{5, 9, 7}, r.Metrics["loss"].Values)
+	require.Equal(t, []float64{5, 4.125, 6.5, 6, 5}, r.Metrics["loss"].Values)
 	require.Equal(t, []Alarm{{Message: "two"}}, r.Alarms)
 	require.Empty(t, r.Problems)
 }
@@ -133,6 +147,13 @@ func TestHostileFolders(t *testing.T) {
 			fmt.Fprintf(&b, `,"n%d":{"amax":1}`, i)
 		}
 		return `{"step":1,"fp8":{` + b.String()[1:] + "}}\n"
+	}
+	lines := func(n int, format string) string { // with %[1]d, the step
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format+"\n", i+1)
+		}
+		return b.String()
 	}
 	for name, c := range map[string]struct {
 		files   map[string]string
@@ -148,6 +169,9 @@ func TestHostileFolders(t *testing.T) {
 		"overflow":    {map[string]string{"metrics.jsonl": `{"step":1,"loss":1e999}` + "\n"}, "", 0},
 		"zeros":       {map[string]string{"metrics.jsonl": step(1, "5") + strings.Repeat("\x00", writers.MaxLine+10) + "\n" + step(2, "4")}, "longer than", 2},
 		"names":       {map[string]string{"metrics.jsonl": many(maxNames + 1)}, "more than 20000 names", 0},
+		"new fields":  {map[string]string{"metrics.jsonl": lines(maxFields-1, `{"step":%d,"loss":5,"f%[1]d":1}`) + `{"step":64,"x":1}` + "\n"}, "more than 64 fields", 63},
+		"gaps":        {map[string]string{"metrics.jsonl": lines(maxNames-1, `{"step":%d,"loss":5,"fp8":{"n%[1]d":{"a":1}}}`)}, "more than 134217728 measurements", 19999},
+		"dotted key":  {map[string]string{"config.toml": strings.Repeat("a.", 10_000) + "a = 1"}, "more than 32 nested", 0},
 		"log":         {map[string]string{"run.log": "[]\n"}, "run.log: the line", 0},
 		"no TOML":     {map[string]string{"config.toml": "= ="}, "config.toml: ", 0},
 		"other keys":  {map[string]string{"config.toml": "[train]\nsteps = \"many\"\nnew = [1, 2]\n"}, "", 0},
@@ -162,7 +186,8 @@ func TestHostileFolders(t *testing.T) {
 			if c.problem == "" {
 				require.Empty(t, r.Problems)
 			} else {
-				require.Len(t, r.Problems, 1)
+				require.NotEmpty(t, r.Problems)
+				require.LessOrEqual(t, len(r.Problems), maxProblems+1)
 				require.Contains(t, r.Problems[0], c.problem)
 			}
 			require.Equal(t, c.steps, r.Step())
@@ -191,6 +216,21 @@ func TestFind(t *testing.T) {
 	require.ErrorContains(t, err, "holds no run")
 	_, err = OpenAll(filepath.Join(top, "none"))
 	require.Error(t, err)
+}
+
+// TestNamesAreText opens a run whose folder has a name that is not UTF-8.
+func TestNamesAreText(t *testing.T) {
+	top := t.TempDir()
+	dir := filepath.Join(top, "a\xff", "b")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Skip(err) // some file systems refuse such names
+	}
+	for _, file := range []string{"config.toml", "metrics.jsonl"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), nil, 0o600))
+	}
+	list, err := OpenAll(top)
+	require.NoError(t, err)
+	require.Equal(t, "a\ufffd/b", list[0].Name)
 }
 
 func FuzzMetrics(f *testing.F) {

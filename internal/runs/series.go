@@ -32,16 +32,24 @@ func (s *Series) add(step, value float64) {
 	s.Steps, s.Values = append(s.Steps, step), append(s.Values, value)
 }
 
-// addAll adds the values of a step to the series of their fields.
-func addAll(all map[string]*Series, step float64, values map[string]float64) {
+// addAll adds the values of a step to the series of their fields, after it removed those of
+// the step and of later ones from all series.
+func addAll(all map[string]*Series, step float64, values map[string]float64) error {
+	for _, s := range all {
+		s.cutFrom(step)
+	}
 	for name, v := range values {
 		s := all[name]
 		if s == nil {
+			if len(all) >= maxFields {
+				return fmt.Errorf("the lines have more than %d fields", maxFields)
+			}
 			s = &Series{}
 			all[name] = s
 		}
 		s.add(step, v)
 	}
+	return nil
 }
 
 // Measurements hold, for each name and field, a value for each element of Steps, in
@@ -49,6 +57,8 @@ func addAll(all map[string]*Series, step float64, values map[string]float64) {
 type Measurements struct {
 	Steps  []float64
 	Values map[string]map[string][]float32
+
+	lists int // of all names and fields
 }
 
 // Names returns the names in the order of layers and fields: numbers count as numbers.
@@ -109,6 +119,9 @@ func (m *Measurements) add(step float64, values map[string]map[string]*float64) 
 		m.Values = map[string]map[string][]float32{}
 	}
 	at := len(m.Steps)
+	if m.lists*(at+1) > maxValues {
+		return fmt.Errorf("the run has more than %d measurements", maxValues)
+	}
 	m.Steps = append(m.Steps, step)
 	for name, fields := range values {
 		all := m.Values[name]
@@ -123,6 +136,12 @@ func (m *Measurements) add(step float64, values map[string]map[string]*float64) 
 			list, known := all[field]
 			if !known && len(all) >= maxFields {
 				return fmt.Errorf("%.80q has more than %d fields", name, maxFields)
+			}
+			if !known {
+				if (m.lists+1)*len(m.Steps) > maxValues {
+					return fmt.Errorf("the run has more than %d measurements", maxValues)
+				}
+				m.lists++
 			}
 			for len(list) < at {
 				list = append(list, float32(math.NaN()))

@@ -2,6 +2,7 @@ package runs
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -15,10 +16,15 @@ type tail struct {
 	path   string
 	file   fs.FileInfo // the file that was read; nil: none yet
 	offset int64       // of the first line that was not read
+	before []byte      // the bytes before offset, at most keptBefore
 }
 
+// keptBefore is the number of bytes by which a tail recognizes the file that it read: most
+// lines are shorter, and the next step has other bytes.
+const keptBefore = 4 << 10
+
 // read calls line for each complete line since the last call. If the file was replaced, or
-// truncated below what was read, it begins again. Of a line longer than writers.MaxLine it
+// truncated and written again, it begins again. Of a line longer than writers.MaxLine it
 // passes the beginning, and whole is false. A missing file has no lines.
 func (t *tail) read(line func(text []byte, whole bool)) (again bool, err error) {
 	info, err := os.Lstat(t.path)
@@ -31,18 +37,18 @@ func (t *tail) read(line func(text []byte, whole bool)) (again bool, err error) 
 	if !info.Mode().IsRegular() { // a read of a pipe blocks, and a link may lead anywhere
 		return false, errors.New("it is not a regular file")
 	}
-	if t.file != nil && (!os.SameFile(t.file, info) || info.Size() < t.offset) {
-		again, t.offset = true, 0
-	}
-	t.file = info
-	if info.Size() == t.offset {
-		return again, nil
+	if unchanged(t.file, info) {
+		return false, nil
 	}
 	f, err := os.Open(t.path)
 	if err != nil {
-		return again, err
+		return false, err
 	}
 	defer f.Close()
+	if t.file != nil && (!os.SameFile(t.file, info) || info.Size() < t.offset || !t.continues(f)) {
+		again, t.offset, t.before = true, 0, nil
+	}
+	t.file = info
 	if _, err := f.Seek(t.offset, io.SeekStart); err != nil {
 		return again, err
 	}
@@ -57,6 +63,24 @@ func (t *tail) read(line func(text []byte, whole bool)) (again bool, err error) 
 			return again, err
 		}
 		t.offset += length
+		if length > writers.MaxLine { // its end was not kept
+			t.before = t.before[:0]
+		} else {
+			t.before = append(t.before[:0], text[max(0, len(text)-keptBefore):]...)
+		}
 		line(text, length <= writers.MaxLine)
 	}
+}
+
+// continues reports whether f has the bytes that were read last where they were.
+func (t *tail) continues(f io.ReaderAt) bool {
+	there := make([]byte, len(t.before))
+	n, _ := f.ReadAt(there, t.offset-int64(len(there)))
+	return bytes.Equal(there[:n], t.before)
+}
+
+// unchanged reports whether two states of a path are those of one file that nobody wrote in
+// between; a is nil for no file.
+func unchanged(a, b fs.FileInfo) bool {
+	return a != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
