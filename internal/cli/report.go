@@ -48,16 +48,16 @@ func (c reportCmd) Run(t *terminal) error {
 	if err := disk.WriteAtomic(c.Out, content); err != nil {
 		return badInput(err)
 	}
-	n := 0
+	n, warnings := 0, prose(&printable{to: t.err}) // folders and their files may hold control characters
 	for _, g := range groups {
 		n += len(g.Runs)
 		for _, r := range g.Runs {
 			if len(r.Problems) > 0 {
-				fmt.Fprintf(prose(t.err), "octet: %s: %s\n", r.Dir, r.Problems[0])
+				fmt.Fprintf(warnings, "octet: %s: %s\n", r.Dir, r.Problems[0])
 			}
 		}
 	}
-	fmt.Fprintf(t.out, "%s  %d runs\n", c.Out, n)
+	fmt.Fprintf(t.out, "%s  %s\n", c.Out, counted(n, "run"))
 	return nil
 }
 

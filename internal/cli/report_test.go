@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,6 +42,22 @@ func TestReport(t *testing.T) {
 		require.Equal(t, exitInput, status, want)
 		require.Contains(t, stderr, want)
 	}
+}
+
+// A terminal must not obey the names and the content of a run folder.
+func TestReportHidesControlCharacters(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows refuses such names")
+	}
+	dir := filepath.Join(t.TempDir(), "\x1b]0;title\a")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	for _, name := range []string{"config.toml", "metrics.jsonl"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("damage\n"), 0o600))
+	}
+	out, stderr := succeed(t, "report", dir, "-o", filepath.Join(t.TempDir(), "page.html"))
+	require.Contains(t, out, "page.html  1 run\n")
+	require.Contains(t, stderr, "·]0;title·: config.toml: ")
+	require.NotContains(t, stderr, "\x1b")
 }
 
 func TestBoardRefuses(t *testing.T) {

@@ -119,6 +119,10 @@ func gridOf(grid any, meta toml.MetaData) (list []gridKey, err error) {
 			continue
 		}
 		k := gridKey{key: strings.Join(path[1:], ".")}
+		if k.key == "seed" {
+			problems = append(problems, errors.New("grid: write the list of seeds as seeds = [1, 2] above the tables, so that runs with equal seeds are compared"))
+			continue
+		}
 		values, ok := value.([]any)
 		if !ok || len(values) == 0 {
 			problems = append(problems, fmt.Errorf("grid: %s must be a list of values, such as %[1]s = [1, 2]; name combinations of tables in [[variants]]", k.key))

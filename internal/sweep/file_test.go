@@ -53,8 +53,9 @@ func TestParseRefuses(t *testing.T) {
 		"recipes = [\"x\"]\n[[variants]]\nname = \"x\"": "recipes and variants lists x twice",
 		"data = [[\"a\"], []]":                          "data: value 2 names no file",
 		"grid = 1":                                      "grid is a table",
-		"[grid]\nseed = 1":                              "grid: seed must be a list of values",
-		"[grid]\nseed = []":                             "grid: seed must be a list of values",
+		"[grid]\nx = 1":                                 "grid: x must be a list of values",
+		"[grid]\nx = []":                                "grid: x must be a list of values",
+		"[grid]\nseed = [1, 2]":                         "grid: write the list of seeds as seeds = [1, 2]",
 		"[grid]\nx = [1, 1.0, 1]":                       "grid: x lists 1 twice",
 		"[grid]\nx = [{a = 1}]":                         "is not a number, a text or a list of these",
 		"[grid]\nx = [[{a = 1}]]":                       "is not a number, a text or a list of these",
@@ -189,9 +190,9 @@ func TestVariantsRefuse(t *testing.T) {
 		"seeds = [1, 2]\nset = [\"seed=3\"]":    "seed is given twice",
 		"[grid]\n\"optimizer.lrr\" = [1, 2]":    "lrr=1: optimizer.lrr=1: unknown key optimizer.lrr; did you mean optimizer.lr?",
 		"[grid]\n\"optimizer.lr\" = [1, \"a\"]": "lr=a: ",
-		"[[variants]]\nname = \"a b\"\n[[variants]]\nname = \"a_B\"\nset = [\"seed=2\"]":        `"a b" and "a_B" have one folder`,
-		"[[variants]]\nname = \"" + strings.Repeat("x", 201) + "\"\n[[variants]]\nname = \"a\"": "more than 200 characters",
-		"[grid]\nseed = [" + numbers(101) + "]\n\"train.steps\" = [" + numbers(100) + "]":       "more than 10000 runs",
+		"[[variants]]\nname = \"a b\"\n[[variants]]\nname = \"a_B\"\nset = [\"seed=2\"]":           `"a b" and "a_B" have one folder`,
+		"[[variants]]\nname = \"" + strings.Repeat("x", 201) + "\"\n[[variants]]\nname = \"a\"":    "more than 200 characters",
+		"[grid]\n\"train.seq\" = [" + numbers(101) + "]\n\"train.steps\" = [" + numbers(100) + "]": "more than 10000 runs",
 	} {
 		_, _, err := readVariants(t, text)
 		require.ErrorContains(t, err, want, text)

@@ -14,6 +14,7 @@ import (
 
 	"octet/backend"
 	_ "octet/backend/emu"
+	"octet/internal/config"
 	"octet/internal/writers"
 )
 
@@ -89,11 +90,12 @@ func TestManifestRefuses(t *testing.T) {
 		"[[variants]]\nname = \"a\"\nfolder = \"\"":                                              `"" is damaged`,
 		"[[variants]]\nname = \"a\"\nfolder = \"a\"\n[[variants]]\nname = \"a\"\nfolder = \"b\"": "is damaged",
 		strings.Repeat("[", 100):                                                                 "nest",
+		strings.Repeat("#", maxManifest+1):                                                       "longer than",
 	} {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, manifestFile), []byte(text), 0o600))
 		_, err := Groups(dir)
-		require.ErrorContains(t, err, want, text)
+		require.ErrorContains(t, err, want, "%.100s", text)
 	}
 }
 
@@ -101,6 +103,9 @@ func FuzzManifest(f *testing.F) {
 	f.Add("[[variants]]\nname = \"a b\"\nfolder = \"a_b\"\nbackend = \"emu\"\nseeds = [1, -2]\n")
 	f.Add("[[variants]]\nname = \"a\"\nfolder = \"..\"\n")
 	f.Fuzz(func(t *testing.T, text string) {
+		if config.CheckDepth(text) != nil {
+			return
+		}
 		m, err := parseManifest(text)
 		if err != nil {
 			return

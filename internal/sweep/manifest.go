@@ -2,14 +2,14 @@ package sweep
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 
 	"github.com/BurntSushi/toml"
 
-	"octet/internal/config"
 	"octet/internal/disk"
 	"octet/internal/runs"
 )
@@ -36,23 +36,21 @@ type entry struct {
 // there is none.
 func readManifest(dir string) (m manifest, err error) {
 	name := filepath.Join(dir, manifestFile)
-	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() { // opening a pipe would block
-		return m, fmt.Errorf("%s is not a regular file: put one in its place", name)
+	text, err := runs.ReadText(name, maxManifest)
+	if err == nil {
+		m, err = parseManifest(text)
 	}
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return m, err
-	}
-	if m, err = parseManifest(string(text)); err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%s: %w; octet sweep writes it anew if it is removed", name, err)
 	}
 	return m, err
 }
 
+// maxManifest is the number of bytes of the largest manifest: a variant has at most 1 KiB
+// without its seeds.
+const maxManifest = 16 << 20
+
 func parseManifest(text string) (m manifest, err error) {
-	if err := config.CheckDepth(text); err != nil {
-		return m, err
-	}
 	if _, err := toml.Decode(text, &m); err != nil {
 		return m, err
 	}
