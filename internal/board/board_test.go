@@ -94,7 +94,7 @@ func TestEvents(t *testing.T) {
 	require.Equal(t, 1, rows[0].Step)
 	require.Equal(t, 2.5, *rows[0].Loss)
 	require.Equal(t, 9, rows[0].Steps)
-	require.False(t, rows[0].Done)
+	require.Equal(t, "not done", rows[0].State)
 	f, err := os.OpenFile(filepath.Join(run, "metrics.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
 	_, err = f.WriteString(`{"step":9,"loss":null}` + "\n")
@@ -103,7 +103,7 @@ func TestEvents(t *testing.T) {
 	rows = next()
 	require.Equal(t, 9, rows[0].Step)
 	require.Nil(t, rows[0].Loss)
-	require.True(t, rows[0].Done)
+	require.Equal(t, "done", rows[0].State)
 }
 
 // TestConcurrentReaders asks for everything at once; the race detector watches.

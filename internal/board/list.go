@@ -17,12 +17,14 @@ var columns = []struct {
 	{"recipe", "recipe", func(r Row) string { return r.Recipe }},
 	{"seed", "seed", func(r Row) string { return r.Seed }},
 	{"device", "device", func(r Row) string { return r.Device }},
+	{"state", "state", func(r Row) string { return r.State }},
 	{"step", "step", func(r Row) string { return fmt.Sprint(r.Step) }},
 	{"of", "steps", func(r Row) string { return fmt.Sprint(r.Steps) }},
 	{"loss", "loss", func(r Row) string { return cell(r.Loss) }},
 	{"validation", "val_loss", func(r Row) string { return cell(r.ValLoss) }},
 	{"tokens/s", "tokens_per_s", func(r Row) string { return cell(r.Tokens) }},
 	{"warnings", "warnings", func(r Row) string { return fmt.Sprint(r.Warnings) }},
+	{"last step at", "written", func(r Row) string { return r.Written }},
 }
 
 func cell(x *float64) string {
@@ -58,7 +60,7 @@ func listPage(dir string, rows []Row, err error) []byte {
 		}
 		p.Raw("</tr>")
 	}
-	p.Raw(`</tbody></table></div><p><button type="submit">Compare the chosen runs</button></p></form>`)
+	p.Raw(`</tbody></table></div><p><button type="submit" id="compare">Compare the chosen runs</button> <span id="chosen" role="status" class="soft"></span></p></form>`)
 	return p.HTML("Runs in "+dir, listScript)
 }
 
@@ -67,6 +69,7 @@ func listPage(dir string, rows []Row, err error) []byte {
 const listScript = `"use strict";
 const table = document.getElementById("runs"), body = table.tBodies[0], filter = document.getElementById("filter");
 const heads = [...table.tHead.rows[0].cells];
+const chosen = new Set(), compareButton = document.getElementById("compare");
 let rows = null, key = "name", up = true;
 const order = new Intl.Collator("en", {numeric: true}).compare;
 function text(v) { return v === null ? "" : typeof v === "number" && !Number.isInteger(v) ? String(Number(v.toPrecision(4))) : String(v); }
@@ -77,7 +80,6 @@ function compare(a, b) {
 }
 function show() {
   if (!rows) return;
-  const chosen = new Set([...body.querySelectorAll("input:checked")].map(i => i.value));
   const focus = document.activeElement && body.contains(document.activeElement) ? [document.activeElement.tagName, document.activeElement.closest("tr").dataset.name] : null;
   const words = filter.value.toLowerCase().split(/\s+/).filter(w => w);
   const kept = rows.filter(r => words.every(w => (r.name + " " + r.recipe + " " + r.device).toLowerCase().includes(w)));
@@ -101,8 +103,21 @@ function show() {
     if (focus && focus[1] === r.name) setTimeout(() => { const e = tr.querySelector(focus[0]); if (e) e.focus(); });
     return tr;
   }));
+  count();
   document.getElementById("count").textContent = kept.length + " of " + rows.length + " runs";
 }
+function count() {
+  document.getElementById("chosen").textContent = chosen.size + " chosen";
+  compareButton.disabled = chosen.size === 0;
+}
+body.addEventListener("change", e => {
+  if (e.target.checked) chosen.add(e.target.value); else chosen.delete(e.target.value);
+  count();
+});
+compareButton.form.addEventListener("submit", e => { // the filter may hide chosen runs
+  e.preventDefault();
+  location.href = "/report?" + new URLSearchParams([...chosen].map(name => ["run", name]));
+});
 heads.forEach(h => h.firstChild.addEventListener("click", () => {
   up = key === h.dataset.key ? !up : true;
   key = h.dataset.key;

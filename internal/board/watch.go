@@ -41,9 +41,8 @@ type Row struct {
 	ValLoss  *float64 `json:"val_loss"`
 	Tokens   *float64 `json:"tokens_per_s"`
 	Warnings int      `json:"warnings"`
-	Problems int      `json:"problems"`
-	Written  int64    `json:"written"` // Unix time of the last step; 0: none
-	Done     bool     `json:"done"`
+	State    string   `json:"state"`
+	Written  string   `json:"written"` // local time of the last step; empty: none
 }
 
 // rows reads what is new, if the last time is long enough ago, and returns all rows with the
@@ -130,10 +129,10 @@ func rowOf(r *runs.Run) Row {
 	row := Row{
 		Name: r.Name, Recipe: r.Config["recipe"], Seed: r.Seed(), Device: r.Device(), Step: r.Step(), Steps: r.Steps,
 		Loss: last(r.Metrics["loss"]), ValLoss: last(r.Metrics["val_loss"]), Tokens: last(r.Timing["tokens_per_s"]),
-		Warnings: len(r.Alarms), Problems: len(r.Problems), Done: r.Done(),
+		Warnings: len(r.Alarms) + len(r.Problems), State: r.State(),
 	}
 	if !r.Written.IsZero() {
-		row.Written = r.Written.Unix()
+		row.Written = r.Written.Format(time.DateTime)
 	}
 	return row
 }

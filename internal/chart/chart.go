@@ -180,7 +180,10 @@ func (d *drawing) axes(x, y scale, xLabel, yLabel string) {
 	}
 }
 
-// line draws a line, without its gaps.
+// dotted is the number of points up to which a line has a dot at each.
+const dotted = 24
+
+// line draws a line without its gaps, with dots at points that a line would not show.
 func (d *drawing) line(x, y scale, l Line) {
 	color, dash := look(l.Look)
 	fmt.Fprintf(d, `<path class="line c%d"`, color)
@@ -188,16 +191,23 @@ func (d *drawing) line(x, y scale, l Line) {
 		fmt.Fprintf(d, ` stroke-dasharray="%s"`, dash)
 	}
 	d.WriteString(` d="`)
-	gap := true
-	for _, p := range thin(x, y, l.X, l.Y) {
+	points := thin(x, y, l.X, l.Y)
+	var dots []point
+	for i, p := range points {
+		gapBefore := i == 0 || math.IsNaN(points[i-1].y)
+		gapAfter := i+1 == len(points) || math.IsNaN(points[i+1].y)
 		if math.IsNaN(p.y) {
-			gap = true
 			continue
 		}
-		d.point(p, gap)
-		gap = false
+		d.point(p, gapBefore)
+		if len(points) <= dotted || gapBefore && gapAfter {
+			dots = append(dots, p)
+		}
 	}
 	d.WriteString(`"/>`)
+	for _, p := range dots {
+		fmt.Fprintf(d, `<circle class="dot b%d" cx="%s" cy="%s" r="2.5"/>`, color, number(p.x), number(p.y))
+	}
 }
 
 // point continues a path.

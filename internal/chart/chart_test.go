@@ -162,6 +162,20 @@ func TestThin(t *testing.T) {
 	require.True(t, math.IsNaN(few[1].y))
 }
 
+// TestDots draws points that have no neighbour, and all of a line with few points.
+func TestDots(t *testing.T) {
+	dots := func(y ...float64) int {
+		c := Chart{Lines: []Line{{X: ramp(len(y)), Y: y}}}
+		return strings.Count(string(c.SVG()), "<circle")
+	}
+	require.Equal(t, 1, dots(3))
+	require.Equal(t, 2, dots(3, nan, 4))
+	long := ramp(100)
+	require.Zero(t, dots(long...))
+	long[49], long[51] = nan, nan
+	require.Equal(t, 1, dots(long...))
+}
+
 // TestFile puts one chart below the other.
 func TestFile(t *testing.T) {
 	one, two := Chart{Title: "first"}, Chart{Title: "second", Lines: []Line{{Name: "with a legend"}}}

@@ -33,6 +33,9 @@ Examples:
 
 func (c inspectCmd) Run(t *terminal) (err error) {
 	report, err := c.report(t)
+	if err != nil && !c.JSON && run.Exists(c.Path) { // a run that failed early has a loss, too
+		err = errors.Join(err, printPicture(&printable{to: t.out}, c.Path))
+	}
 	if err != nil {
 		return badInput(err)
 	}

@@ -39,6 +39,9 @@ func printPicture(w io.Writer, dir string) error {
 	if err := c.WriteText(w, columns, pictureRows, asciiTerminal()); err != nil {
 		return err
 	}
+	if len(r.Problems) > 0 {
+		fmt.Fprintf(prose(w), "damaged   %s\n", r.Problems[0])
+	}
 	name, highest, shares := saturation(&r.Casts)
 	if len(shares) < 2 {
 		return nil

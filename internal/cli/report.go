@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -35,17 +36,21 @@ Examples:
 }
 
 func (c reportCmd) Run(t *terminal) error {
+	ext := filepath.Ext(c.Out)
+	if !slices.Contains([]string{".html", ".htm", ".svg"}, ext) {
+		return badInput(fmt.Errorf("-o %s: octet report writes .html and .svg, not %q", c.Out, ext))
+	}
 	groups, err := c.groups()
 	if err != nil {
 		return badInput(err)
 	}
-	var content []byte
-	if filepath.Ext(c.Out) == ".svg" {
-		content = report.Picture(groups)
-	} else {
-		content = report.Page(report.Options{Title: "Octet: " + title(c.Folders), Describe: describeConfig}, groups)
+	content := report.Picture
+	if ext != ".svg" {
+		content = func(groups []*runs.Group) []byte {
+			return report.Page(report.Options{Title: "Octet: " + title(c.Folders), Describe: describeConfig}, groups)
+		}
 	}
-	if err := disk.WriteAtomic(c.Out, content); err != nil {
+	if err := disk.WriteAtomic(c.Out, content(groups)); err != nil {
 		return badInput(err)
 	}
 	n, warnings := 0, prose(&printable{to: t.err}) // folders and their files may hold control characters

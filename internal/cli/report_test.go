@@ -34,9 +34,10 @@ func TestReport(t *testing.T) {
 	require.NoError(t, err)
 	require.Regexp(t, `^<svg xmlns=.*>Training loss<.*>Training loss against bf16<.*</svg>\n$`, string(svg))
 	for want, args := range map[string][]string{
-		"holds no run":        {t.TempDir()},
-		"no such file":        {filepath.Join(dir, "none")},
-		"unknown flag --oout": {filepath.Join(dir, "runs"), "--oout", page},
+		"holds no run":                      {t.TempDir()},
+		"no such file":                      {filepath.Join(dir, "none")},
+		`writes .html and .svg, not ".pdf"`: {filepath.Join(dir, "runs"), "-o", filepath.Join(dir, "x.pdf")},
+		"unknown flag --oout":               {filepath.Join(dir, "runs"), "--oout", page},
 	} {
 		status, _, stderr := octet(append([]string{"report"}, args...)...)
 		require.Equal(t, exitInput, status, want)

@@ -114,7 +114,7 @@ func (p *builder) channels(groups []*runs.Group) {
 				values[j] = math.Abs(values[j])
 				ratio[j] /= median[j]
 			}
-			name := strings.TrimPrefix(layer, "layers.")
+			name := "layer " + strings.TrimPrefix(layer, "layers.")
 			cosine.Lines = append(cosine.Lines, chart.Line{Name: name, Look: i, X: r.Channels.Steps, Y: values})
 			outlier.Lines = append(outlier.Lines, chart.Line{Name: name, Look: i, X: r.Channels.Steps, Y: ratio})
 		}

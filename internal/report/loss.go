@@ -22,7 +22,7 @@ func newLossCharts(groups []*runs.Group) *lossCharts {
 	for _, r := range all(groups) {
 		longest = max(longest, r.Step())
 	}
-	step, nats := chart.Axis{Label: "step"}, chart.Axis{Label: "nats per token"}
+	step, nats := chart.Axis{Label: "step", Max: float64(longest)}, chart.Axis{Label: "nats per token"}
 	c := &lossCharts{
 		training:   chart.Chart{Title: "Training loss", X: step, Y: nats, Marks: marks(all(groups))},
 		validation: chart.Chart{Title: "Validation loss", X: step, Y: nats},
@@ -30,12 +30,14 @@ func newLossCharts(groups []*runs.Group) *lossCharts {
 	}
 	differences := chart.Chart{X: step, Y: chart.Axis{Label: "difference, %"}}
 	for i, g := range groups {
-		c.training.Lines = append(c.training.Lines, band(g.Name, i, smoothed(g.Runs, "loss", c.window)))
-		c.validation.Lines = append(c.validation.Lines, band(g.Name, i, smoothed(g.Runs, "val_loss", 1)))
+		c.training.Lines = append(c.training.Lines, band(g.Name, i, smoothed(g.Distinct(), "loss", c.window)))
+		c.validation.Lines = append(c.validation.Lines, band(g.Name, i, smoothed(g.Distinct(), "val_loss", 1)))
 		if pairs := differing(g, c.window); len(pairs) > 0 {
 			differences.Lines = append(differences.Lines, band(g.Name, i, pairs))
 		}
 	}
+	limitLoss(&c.training)
+	limitLoss(&c.validation)
 	if len(differences.Lines) > 0 {
 		differences.Title = "Training loss against " + baselineOf(groups)
 		limit(&differences)
@@ -87,8 +89,11 @@ func (p *builder) losses(groups []*runs.Group) {
 	p.Paragraph("soft", text)
 }
 
-// lines returns the figure of a chart.
+// lines returns the figure of a chart, or a sentence if there is nothing to draw.
 func (p *builder) lines(c *chart.Chart) func() {
+	if !slices.ContainsFunc(c.Lines, func(l chart.Line) bool { return len(finite(l.Y)) > 0 }) {
+		return func() { p.Paragraph("soft", c.Title+": no value yet.") }
+	}
 	return func() { p.Figure(c.Title, c.SVG(), c.Table(tableRows), false) }
 }
 
@@ -153,6 +158,20 @@ func differing(g *runs.Group, window int) (all []runs.Series) {
 		all = append(all, runs.Series{Steps: steps, Values: relative(values[0], values[1])})
 	}
 	return all
+}
+
+// limitLoss keeps runs that diverge from flattening the other lines: the y axis ends at one and
+// a half times the largest first loss of a line, which is that of a guess without training.
+func limitLoss(c *chart.Chart) {
+	lowest, first, largest := math.Inf(1), 0.0, 0.0
+	for _, l := range c.Lines {
+		if y := finite(l.Y); len(y) > 0 {
+			lowest, first, largest = min(lowest, slices.Min(y)), max(first, y[0]), max(largest, slices.Max(y))
+		}
+	}
+	if end := 1.5 * first; largest > 2*end && lowest < end {
+		c.Y.Min, c.Y.Max = lowest, end
+	}
 }
 
 // limit keeps runs that diverge from flattening the other lines: the y axis then ends at

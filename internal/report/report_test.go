@@ -189,6 +189,28 @@ func TestBaselineOf(t *testing.T) {
 	require.Equal(t, "the baseline", baselineOf([]*runs.Group{a, b, {Baseline: a}, {Baseline: b}, {Baseline: b}}))
 }
 
+// TestDivergedRun draws a run that diverges without flattening the others, and its error.
+func TestDivergedRun(t *testing.T) {
+	top := t.TempDir()
+	writeRun(t, filepath.Join(top, "a"), "bf16", 1, 50, 10)
+	writeRun(t, filepath.Join(top, "b"), "fp8", 1, 50, 10)
+	var text bytes.Buffer
+	for i := range 11 {
+		fmt.Fprintf(&text, `{"step":%d,"loss":%g}`+"\n", i+1, math.Pow(20, float64(i)))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(top, "b", "metrics.jsonl"), text.Bytes(), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(top, "b", "run.log"), []byte(`{"level":"ERROR","msg":"stopped","step":11,"error":"training is not finite"}`+"\n"), 0o600))
+	list, err := runs.OpenAll(top)
+	require.NoError(t, err)
+	groups := runs.GroupsOf(list)
+	c := newLossCharts(groups)
+	require.InDelta(t, 1.5*6, c.training.Y.Max, 0.2)
+	page := string(Page(Options{Title: "diverged"}, groups))
+	for _, want := range []string{"<td>failed</td>", "stopped: training is not finite", "<td>0 of 1</td>", "<td>1.024e13</td>"} {
+		require.Contains(t, page, want)
+	}
+}
+
 // TestSize bounds the page of 20 runs of 20,000 steps.
 func TestSize(t *testing.T) {
 	top := t.TempDir()

@@ -59,7 +59,8 @@ func IsRun(dir string) bool {
 }
 
 // OpenAll opens all runs in some folders. The runs' names are unique: a folder that is
-// itself a run has its own name, others begin below the folder.
+// itself a run has its own name, others begin below the folder. A run that several folders
+// hold is opened once.
 func OpenAll(dirs ...string) (list []*Run, err error) {
 	seen := map[string]int{}
 	for _, dir := range dirs {
@@ -71,6 +72,9 @@ func OpenAll(dirs ...string) (list []*Run, err error) {
 			return nil, fmt.Errorf("%s holds no run", dir)
 		}
 		for _, path := range found {
+			if slices.ContainsFunc(list, func(r *Run) bool { return filepath.Clean(r.Dir) == filepath.Clean(path) }) {
+				continue
+			}
 			r, err := Open(path)
 			if err != nil {
 				return nil, err

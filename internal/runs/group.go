@@ -18,13 +18,24 @@ type Group struct {
 // Pair is a run of a group, and the baseline's run with the same seed.
 type Pair struct{ Run, Baseline *Run }
 
-// Pairs returns the pairs of the group; none without a baseline. A run whose seed is unknown
-// is in none.
+// Distinct returns the first run of each seed, and all runs whose seed is unknown: copies of a
+// run are no further evidence.
+func (g *Group) Distinct() (list []*Run) {
+	for i, r := range g.Runs {
+		if r.Seed() == "" || i == 0 || g.Runs[i-1].Seed() != r.Seed() {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// Pairs returns the pairs of the group, one for each seed; none without a baseline. A run whose
+// seed is unknown is in none.
 func (g *Group) Pairs() (list []Pair) {
 	if g.Baseline == nil {
 		return nil
 	}
-	for _, r := range g.Runs {
+	for _, r := range g.Distinct() {
 		for _, b := range g.Baseline.Runs {
 			if r.Seed() != "" && b.Seed() == r.Seed() {
 				list = append(list, Pair{r, b})

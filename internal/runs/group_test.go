@@ -32,3 +32,15 @@ func TestGroups(t *testing.T) {
 	require.Empty(t, unknown.Pairs(), "runs without a known seed")
 	require.Equal(t, []string{"optimizer.lr", "recipe"}, Differing(list))
 }
+
+// Copies of a run are no further evidence.
+func TestPairsOfCopies(t *testing.T) {
+	run := func(recipe, seed string) *Run {
+		return &Run{Config: map[string]string{"recipe": recipe, "seed": seed}}
+	}
+	groups := GroupsOf([]*Run{run("bf16", "1"), run("fp8", "1"), run("bf16", "1"), run("fp8", "1"), run("fp8", "2"), run("bf16", "2")})
+	require.Len(t, groups[1].Runs, 3)
+	require.Len(t, groups[1].Distinct(), 2)
+	require.Len(t, groups[1].Pairs(), 2)
+	require.Equal(t, "2", groups[1].Pairs()[1].Baseline.Seed())
+}

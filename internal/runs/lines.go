@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -88,12 +89,18 @@ func (r *Run) logLine(text []byte) error {
 		Time, Level, Msg string
 		Octet, Backend   string
 		Step             int
+		Error, Reason    string
 	}
 	if err := json.Unmarshal(text, &line); err != nil {
 		return err
 	}
-	if line.Msg == "start" {
-		r.Version, r.Backend = line.Octet, line.Backend
+	switch line.Msg {
+	case "start":
+		r.Version, r.Backend, r.ended = line.Octet, line.Backend, ""
+	case "stopped":
+		r.ended = "failed"
+	case "interrupted":
+		r.ended = "stopped"
 	}
 	if line.Level != "WARN" && line.Level != "ERROR" {
 		return nil
@@ -101,7 +108,11 @@ func (r *Run) logLine(text []byte) error {
 	if len(r.Alarms) == maxAlarms {
 		return fmt.Errorf("it has more than %d warnings", maxAlarms)
 	}
-	r.Alarms = append(r.Alarms, Alarm{line.Time, line.Step, line.Msg})
+	message := line.Msg
+	if why := cmp.Or(line.Error, line.Reason); why != "" {
+		message += ": " + why
+	}
+	r.Alarms = append(r.Alarms, Alarm{line.Time, line.Step, message})
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os"
@@ -33,6 +34,7 @@ type Run struct {
 	config               fs.FileInfo // of the file that was read; nil: none
 	metrics, timing, log tail
 	problems             map[string]int // by file
+	ended                string         // how run.log says that the last start ended; empty: it does not
 }
 
 // Alarm is a warning or an error of run.log.
@@ -134,6 +136,15 @@ func (r *Run) Step() int {
 		return 0
 	}
 	return int(loss.Steps[len(loss.Steps)-1])
+}
+
+// State returns done, failed, stopped for an interrupted run, or "not done": run.log does not
+// tell a run that trains from one that was killed.
+func (r *Run) State() string {
+	if r.Done() {
+		return "done"
+	}
+	return cmp.Or(r.ended, "not done")
 }
 
 // Done reports whether the run has reached the last step of its configuration.

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -205,7 +206,9 @@ func TestFind(t *testing.T) {
 		}
 	}
 	require.NoError(t, os.Symlink(top, filepath.Join(top, "loop")))
-	list, err := OpenAll(top, filepath.Join(top, "a"))
+	other := filepath.Join(t.TempDir(), "a")
+	require.NoError(t, os.CopyFS(other, os.DirFS(filepath.Join(top, "a"))))
+	list, err := OpenAll(top, filepath.Join(top, "a"), other, top)
 	require.NoError(t, err)
 	var names []string
 	for _, r := range list {
@@ -216,6 +219,33 @@ func TestFind(t *testing.T) {
 	require.ErrorContains(t, err, "holds no run")
 	_, err = OpenAll(filepath.Join(top, "none"))
 	require.Error(t, err)
+}
+
+// TestState reads how a run ended from run.log.
+func TestState(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		require.NoError(t, err)
+		_, err = f.WriteString(text)
+		require.NoError(t, errors.Join(err, f.Close()))
+	}
+	write("config.toml", "[train]\nsteps = 2\n")
+	r, err := Open(dir)
+	require.NoError(t, err)
+	for _, c := range []struct{ name, text, want string }{
+		{"run.log", `{"level":"INFO","msg":"start"}`, "not done"},
+		{"run.log", `{"level":"INFO","msg":"interrupted"}`, "stopped"},
+		{"run.log", `{"level":"INFO","msg":"start"}`, "not done"},
+		{"run.log", `{"level":"ERROR","msg":"stopped","step":1,"error":"the disk is full"}`, "failed"},
+		{"run.log", `{"level":"WARN","msg":"no rewind","reason":"too early"}`, "failed"},
+		{"metrics.jsonl", `{"step":2,"loss":1}`, "done"},
+	} {
+		write(c.name, c.text+"\n")
+		r.Update()
+		require.Equal(t, c.want, r.State(), c.text)
+	}
+	require.Equal(t, []Alarm{{Step: 1, Message: "stopped: the disk is full"}, {Message: "no rewind: too early"}}, r.Alarms)
 }
 
 // TestNamesAreText opens a run whose folder has a name that is not UTF-8.

@@ -250,13 +250,32 @@ func TestBoard(t *testing.T) {
 	require.Equal(t, "a", names())
 	require.Equal(t, "1 of 3 runs", eval[string](t, ctx, `document.getElementById("count").textContent`))
 
+	// Chosen runs stay chosen while the filter hides them.
+	choose := func(name string) {
+		require.NoError(t, chromedp.Do(ctx, chromedp.Evaluate[chromedp.Void](`document.querySelector('input[value=`+name+`]').click()`)))
+	}
+	filter := func(text string) {
+		require.NoError(t, chromedp.Do(ctx, chromedp.Evaluate[chromedp.Void](`{ const f = document.getElementById("filter"); f.value = "`+text+`"; f.dispatchEvent(new Event("input")); }`)))
+	}
+	require.True(t, eval[bool](t, ctx, `document.getElementById("compare").disabled`))
+	choose("a")
+	filter("bf16")
+	choose("b")
+	require.Equal(t, "2 chosen", eval[string](t, ctx, `document.getElementById("chosen").textContent`))
+	require.NoError(t, chromedp.Do(ctx, chromedp.Evaluate[chromedp.Void](`document.getElementById("compare").click()`)))
+	wait("/report?run=a&run=b", `location.pathname + location.search`)
+	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate(url)))
+	wait("3 of 3 runs", `document.getElementById("count").textContent`)
+	filter("smooth")
+	wait("1 of 3 runs", `document.getElementById("count").textContent`)
+
 	// A step appears, and so does a new run.
 	f, err := os.OpenFile(filepath.Join(dir, "a", "metrics.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
 	_, err = f.WriteString(line(21, 1.5))
 	require.NoError(t, err)
 	began := time.Now()
-	wait("21", `document.querySelectorAll("#runs tbody td")[3].textContent`)
+	wait("21", `document.querySelectorAll("#runs tbody td")[4].textContent`)
 	t.Logf("the new step appeared after %v", time.Since(began).Round(time.Millisecond))
 	writeRun(t, filepath.Join(dir, "c"), "fp8-smooth", 4, 3)
 	wait("2 of 4 runs", `document.getElementById("count").textContent`)
@@ -269,7 +288,7 @@ func TestBoard(t *testing.T) {
 	_, err = f.WriteString(line(22, 1.25))
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	wait("22", `document.querySelectorAll("table")[1].tBodies[0].rows[0].cells[4].textContent`)
+	wait("22", `document.querySelectorAll("table")[1].tBodies[0].rows[0].cells[5].textContent`)
 	require.True(t, eval[bool](t, ctx, `document.querySelector("figure details").open`))
 	require.Empty(t, eval[[]string](t, ctx, `performance.getEntriesByType("resource").map(e => e.name).filter(n => !n.startsWith("data:") && !n.startsWith(location.origin))`), "requests elsewhere")
 	require.Zero(t, eval[int](t, ctx, `document.querySelectorAll("main img, main script").length`))
