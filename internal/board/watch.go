@@ -9,10 +9,9 @@ import (
 	"octet/internal/runs"
 )
 
-// How often readers learn of changes, the least time between two readings of the files, and
-// that between two searches for new runs.
+// The least time between two readings of the files, and that between two searches for new
+// runs.
 const (
-	tellEvery = 500 * time.Millisecond
 	readEvery = 400 * time.Millisecond
 	findEvery = 5 * time.Second
 )
@@ -42,8 +41,6 @@ type Row struct {
 	Tokens   *float64 `json:"tokens_per_s"`
 	Warnings int      `json:"warnings"`
 	Problems int      `json:"problems"`
-	Written  int64    `json:"written"` // Unix time of the last step; 0: none
-	Done     bool     `json:"done"`
 }
 
 // rows reads what is new, if the last time is long enough ago, and returns all rows with the
@@ -127,13 +124,9 @@ func rowOf(r *runs.Run) Row {
 		}
 		return nil
 	}
-	row := Row{
+	return Row{
 		Name: r.Name, Recipe: r.Config["recipe"], Seed: r.Seed(), Device: r.Device(), Step: r.Step(), Steps: r.Steps,
 		Loss: last(r.Metrics["loss"]), ValLoss: last(r.Metrics["val_loss"]), Tokens: last(r.Timing["tokens_per_s"]),
-		Warnings: len(r.Alarms), Problems: len(r.Problems), Done: r.Done(),
+		Warnings: len(r.Alarms), Problems: len(r.Problems),
 	}
-	if !r.Written.IsZero() {
-		row.Written = r.Written.Unix()
-	}
-	return row
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"octet/internal/config"
 	"octet/internal/writers"
@@ -21,7 +20,6 @@ type Run struct {
 	Steps   int               // of the configuration; 0: unknown
 	Backend string            // of the last start; empty if run.log does not say
 	Version string            // of Octet, at the last start
-	Written time.Time         // when metrics.jsonl was last written; zero: never
 
 	Metrics  map[string]*Series // of metrics.jsonl, by its field: loss, val_loss, grad_norm, …
 	Timing   map[string]*Series // of timing.jsonl: step_s, tokens_per_s, mfu, memory, …
@@ -109,9 +107,6 @@ func (r *Run) Update() (changed bool) {
 	alarms := len(r.Alarms)
 	if update(&r.log, r.logLine) {
 		r.Alarms = r.Alarms[alarms:]
-	}
-	if r.metrics.file != nil {
-		r.Written = r.metrics.file.ModTime()
 	}
 	return changed
 }
