@@ -1,17 +1,15 @@
 package board
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -53,7 +51,7 @@ func TestHandler(t *testing.T) {
 		{"POST", "localhost", "/", 405, ""},
 		{"DELETE", "localhost", "/report?run=a", 405, ""},
 		{"GET", "evil.example", "/", 403, "localhost only"},
-		{"GET", "127.0.0.1.evil.example:80", "/events", 403, "localhost only"},
+		{"GET", "127.0.0.1.evil.example:80", "/rows", 403, "localhost only"},
 		{"GET", "192.168.0.1", "/", 403, "localhost only"},
 	} {
 		w := get(h, c.method, c.host, c.path)
@@ -63,47 +61,70 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// TestEvents receives rows after each change.
-func TestEvents(t *testing.T) {
+// TestForeignPages refuses requests that pages of other origins make; a link to the board works.
+func TestForeignPages(t *testing.T) {
+	h := (&Server{watch: watch{dir: t.TempDir()}}).Handler()
+	for _, c := range []struct {
+		site, mode, origin string
+		status             int
+	}{
+		{"", "", "", 200},
+		{"none", "navigate", "", 200},
+		{"same-origin", "cors", "http://localhost:80", 200},
+		{"", "", "http://localhost:80", 200},
+		{"cross-site", "navigate", "", 200},
+		{"cross-site", "no-cors", "", 403},
+		{"same-site", "cors", "http://localhost:81", 403},
+		{"", "", "http://evil.example", 403},
+		{"", "", "http://localhost:8080", 403},
+		{"", "", "null", 403},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Host = "localhost:80"
+		for name, value := range map[string]string{"Sec-Fetch-Site": c.site, "Sec-Fetch-Mode": c.mode, "Origin": c.origin} {
+			if value != "" {
+				r.Header.Set(name, value)
+			}
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		require.Equal(t, c.status, w.Code, "%+v", c)
+	}
+}
+
+// TestRows asks for rows before and after changes.
+func TestRows(t *testing.T) {
 	dir := t.TempDir()
 	run := filepath.Join(dir, "a")
 	writeRun(t, run, `{"step":1,"loss":2.5}`+"\n")
-	server := httptest.NewServer((&Server{watch: watch{dir: dir}}).Handler())
-	t.Cleanup(server.Close)
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/events", nil)
-	require.NoError(t, err)
-	answer, err := server.Client().Do(request)
-	require.NoError(t, err)
-	defer answer.Body.Close()
-	require.Equal(t, "text/event-stream", answer.Header.Get("Content-Type"))
-	lines := bufio.NewReader(answer.Body)
-	next := func() (rows []Row) {
-		text, err := lines.ReadString('\n')
-		require.NoError(t, err)
-		_, err = lines.ReadString('\n')
-		require.NoError(t, err)
-		data, ok := strings.CutPrefix(text, "data: ")
-		require.True(t, ok, text)
-		require.NoError(t, json.Unmarshal([]byte(data), &rows))
-		return rows
+	s := &Server{watch: watch{dir: dir}}
+	next := func(version int) (a rowsAnswer) {
+		w := get(s.Handler(), "GET", "localhost", fmt.Sprint("/rows?version=", version))
+		require.Equal(t, "application/json", w.Header().Get("Content-Type"))
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a))
+		require.Len(t, a.Rows, 1)
+		return a
 	}
-	rows := next()
-	require.Len(t, rows, 1)
-	require.Equal(t, 1, rows[0].Step)
-	require.Equal(t, 2.5, *rows[0].Loss)
-	require.Equal(t, 9, rows[0].Steps)
-	require.Equal(t, "not done", rows[0].State)
+	a := next(-1)
+	require.Equal(t, 1, a.Rows[0].Step)
+	require.Equal(t, 2.5, *a.Rows[0].Loss)
+	require.Equal(t, 9, a.Rows[0].Steps)
+	require.Equal(t, "not done", a.Rows[0].State)
+	s.watch.read = time.Time{}
+	w := get(s.Handler(), "GET", "localhost", fmt.Sprint("/rows?version=", a.Version))
+	require.Equal(t, http.StatusNoContent, w.Code)
+	require.Empty(t, w.Body.String())
+
 	f, err := os.OpenFile(filepath.Join(run, "metrics.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
 	_, err = f.WriteString(`{"step":9,"loss":null}` + "\n")
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	rows = next()
-	require.Equal(t, 9, rows[0].Step)
-	require.Nil(t, rows[0].Loss)
-	require.Equal(t, "done", rows[0].State)
+	s.watch.read = time.Time{}
+	a = next(a.Version)
+	require.Equal(t, 9, a.Rows[0].Step)
+	require.Nil(t, a.Rows[0].Loss)
+	require.Equal(t, "done", a.Rows[0].State)
 }
 
 // TestConcurrentReaders asks for everything at once; the race detector watches.
@@ -116,7 +137,7 @@ func TestConcurrentReaders(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			for _, path := range []string{"/", "/report", "/report?run=1"} {
+			for _, path := range []string{"/", "/rows", "/report", "/report?run=1"} {
 				get(h, "GET", "localhost", path)
 			}
 		})

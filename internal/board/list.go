@@ -24,6 +24,7 @@ var columns = []struct {
 	{"validation", "val_loss", func(r Row) string { return cell(r.ValLoss) }},
 	{"tokens/s", "tokens_per_s", func(r Row) string { return cell(r.Tokens) }},
 	{"warnings", "warnings", func(r Row) string { return fmt.Sprint(r.Warnings) }},
+	{"problems", "problems", func(r Row) string { return fmt.Sprint(r.Problems) }},
 	{"last step at", "written", func(r Row) string { return r.Written }},
 }
 
@@ -61,13 +62,29 @@ func listPage(dir string, rows []Row, err error) []byte {
 		p.Raw("</tr>")
 	}
 	p.Raw(`</tbody></table></div><p><button type="submit" id="compare">Compare the chosen runs</button> <span id="chosen" role="status" class="soft"></span></p></form>`)
-	return p.HTML("Runs in "+dir, listScript)
+	return p.HTML("Runs in "+dir, pollScript+listScript)
 }
 
+// pollScript calls a function with the rows once and after each change, one call at a time.
+const pollScript = `"use strict";
+const pause = ms => new Promise(end => setTimeout(end, ms));
+async function poll(changed) {
+  for (let version = "", wait = 0; ; await pause(wait)) {
+    wait = 500;
+    try {
+      const answer = await fetch("/rows?version=" + version);
+      if (answer.status !== 200) continue;
+      const news = await answer.json();
+      version = news.version;
+      await changed(news.rows);
+    } catch (e) { wait = 3000; } // the board has ended; another may start
+  }
+}
+`
+
 // listScript sorts, filters and updates the list. Cells get text only, so that names cannot
-// hold markup.
-const listScript = `"use strict";
-const table = document.getElementById("runs"), body = table.tBodies[0], filter = document.getElementById("filter");
+// hold markup. Runs stay chosen while the filter hides them.
+const listScript = `const table = document.getElementById("runs"), body = table.tBodies[0], filter = document.getElementById("filter");
 const heads = [...table.tHead.rows[0].cells];
 const chosen = new Set(), compareButton = document.getElementById("compare");
 let rows = null, key = "name", up = true;
@@ -126,28 +143,21 @@ heads.forEach(h => h.firstChild.addEventListener("click", () => {
   show();
 }));
 filter.addEventListener("input", show);
-new EventSource("/events").onmessage = e => { rows = JSON.parse(e.data); show(); };
+poll(news => { rows = news; show(); });
 `
 
 // reportScript replaces the report by its newer version after the runs have changed. Open
 // details stay open. A page that takes long to make is fetched less often.
-const reportScript = `"use strict";
-let busy = false, again = false;
-async function refresh() {
-  if (busy) { again = true; return; }
-  busy = true; again = false;
-  const begin = performance.now();
-  try {
-    const answer = await fetch(location.href);
-    if (answer.ok) {
-      const next = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
-      const main = document.querySelector("main"), open = [...main.querySelectorAll("details")].map(d => d.open);
-      [...next.querySelectorAll("details")].forEach((d, i) => { d.open = open[i] === true; });
-      main.replaceWith(next);
-    }
-  } catch (e) {} // the board has ended
-  setTimeout(() => { busy = false; if (again) refresh(); }, Math.max(2000, 30 * (performance.now() - begin)));
-}
-let first = true;
-new EventSource("/events").onmessage = () => { if (first) first = false; else refresh(); };
+const reportScript = `let first = true;
+poll(async () => {
+  if (first) { first = false; return; }
+  const begin = performance.now(), answer = await fetch(location.href);
+  if (answer.ok) {
+    const next = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+    const main = document.querySelector("main"), open = [...main.querySelectorAll("details")].map(d => d.open);
+    [...next.querySelectorAll("details")].forEach((d, i) => { d.open = open[i] === true; });
+    main.replaceWith(next);
+  }
+  await pause(Math.max(2000, 30 * (performance.now() - begin)));
+});
 `

@@ -29,7 +29,8 @@ func Listen(dir string, port int) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{watch{dir: dir}, l}, nil
+	// Pages stay open when a board ends and another starts, whose versions must be others.
+	return &Server{watch{dir: dir, version: int(time.Now().Unix())}, l}, nil
 }
 
 // URL returns the address of the list.
@@ -42,7 +43,6 @@ const headerTimeout = 5 * time.Second
 func (s *Server) Serve(ctx context.Context) error {
 	server := &http.Server{
 		Handler: s.Handler(), ReadHeaderTimeout: headerTimeout,
-		BaseContext: func(net.Listener) context.Context { return ctx }, // ends the streams of events
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // Serve returns its reason
 	defer stop()
@@ -55,12 +55,12 @@ func (s *Server) Serve(ctx context.Context) error {
 // Handler answers these requests, and refuses all others:
 //
 //	GET /                     the list of runs
-//	GET /events               its rows as JSON, as server-sent events, once and after each change
+//	GET /rows?version=N       its rows as JSON; no content if N is their version
 //	GET /report?run=A&run=B   a report of some runs, or of all
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.list)
-	mux.HandleFunc("GET /events", s.events)
+	mux.HandleFunc("GET /rows", s.rows)
 	mux.HandleFunc("GET /report", s.report)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -69,6 +69,10 @@ func (s *Server) Handler() http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("X-Frame-Options", "DENY")
+		if fromElsewhere(r) {
+			http.Error(w, "the board answers its own pages only", http.StatusForbidden)
+			return
+		}
 		if !forThisMachine(r.Host) {
 			// A page from elsewhere whose name resolves to this machine would be of its own
 			// origin here.
@@ -90,6 +94,17 @@ func forThisMachine(host string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
+// fromElsewhere reports whether a page of another origin makes a request, other than by a link
+// to the board. Browsers let no such page read the answer, but it could make the board work.
+func fromElsewhere(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+		return r.Header.Get("Sec-Fetch-Mode") != "navigate"
+	}
+	origin := r.Header.Get("Origin")
+	_, host, _ := strings.Cut(origin, "://")
+	return origin != "" && host != r.Host
+}
+
 func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
 	rows, _, err := s.watch.rows()
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -102,7 +117,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	var html []byte
 	s.watch.with(names, func(list []*runs.Run) {
 		if len(list) > 0 {
-			html = report.Page(report.Options{Title: title(names, list), Script: reportScript, Back: "/"}, runs.GroupsOf(list))
+			html = report.Page(report.Options{Title: title(names, list), Script: pollScript + reportScript, Back: "/"}, runs.GroupsOf(list))
 		}
 	})
 	if html == nil {
@@ -123,32 +138,20 @@ func title(names []string, list []*runs.Run) string {
 // reportPath returns the address of a run's report.
 func reportPath(name string) string { return "/report?" + url.Values{"run": {name}}.Encode() }
 
-// events sends the rows when they change, until the reader leaves.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	control := http.NewResponseController(w)
-	tick := time.NewTicker(tellEvery)
-	defer tick.Stop()
-	sent := -1
-	for {
-		rows, version, err := s.watch.rows()
-		if version != sent && err == nil {
-			sent = version
-			text, err := json.Marshal(rows)
-			if err != nil {
-				return // rows hold no value that JSON cannot
-			}
-			if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil {
-				return
-			}
-			if err := control.Flush(); err != nil {
-				return
-			}
-		}
-		select {
-		case <-r.Context().Done():
-			return
-		case <-tick.C:
-		}
+// rows answers with the rows and their version. Pages ask twice a second: a browser has six
+// connections to a server, so streams of events would be the last answers to the sixth tab.
+func (s *Server) rows(w http.ResponseWriter, r *http.Request) {
+	rows, version, _ := s.watch.rows() // after an error these are the last ones that were read
+	if r.URL.Query().Get("version") == strconv.Itoa(version) {
+		w.WriteHeader(http.StatusNoContent)
+		return
 	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(rowsAnswer{version, rows}) // the reader may have left
+}
+
+// rowsAnswer is the answer to GET /rows.
+type rowsAnswer struct {
+	Version int   `json:"version"`
+	Rows    []Row `json:"rows"`
 }

@@ -9,10 +9,9 @@ import (
 	"octet/internal/runs"
 )
 
-// How often readers learn of changes, the least time between two readings of the files, and
-// that between two searches for new runs.
+// The least time between two readings of the files, and that between two searches for new
+// runs.
 const (
-	tellEvery = 500 * time.Millisecond
 	readEvery = 400 * time.Millisecond
 	findEvery = 5 * time.Second
 )
@@ -41,6 +40,7 @@ type Row struct {
 	ValLoss  *float64 `json:"val_loss"`
 	Tokens   *float64 `json:"tokens_per_s"`
 	Warnings int      `json:"warnings"`
+	Problems int      `json:"problems"`
 	State    string   `json:"state"`
 	Written  string   `json:"written"` // local time of the last step; empty: none
 }
@@ -129,7 +129,7 @@ func rowOf(r *runs.Run) Row {
 	row := Row{
 		Name: r.Name, Recipe: r.Config["recipe"], Seed: r.Seed(), Device: r.Device(), Step: r.Step(), Steps: r.Steps,
 		Loss: last(r.Metrics["loss"]), ValLoss: last(r.Metrics["val_loss"]), Tokens: last(r.Timing["tokens_per_s"]),
-		Warnings: len(r.Alarms) + len(r.Problems), State: r.State(),
+		Warnings: len(r.Alarms), Problems: len(r.Problems), State: r.State(),
 	}
 	if !r.Written.IsZero() {
 		row.Written = r.Written.Format(time.DateTime)

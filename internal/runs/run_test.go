@@ -61,7 +61,6 @@ func TestOpen(t *testing.T) {
 	require.True(t, r.Done())
 	require.Equal(t, "v1", r.Version)
 	require.Equal(t, "emu, avx2", r.Backend)
-	require.False(t, r.Written.IsZero())
 	require.Equal(t, []Alarm{{"U", 3, "spike"}}, r.Alarms)
 	require.Equal(t, &Series{[]float64{1, 2, 3, 4}, []float64{5, 4.5, 4, 3}}, r.Metrics["loss"])
 	require.Equal(t, &Series{[]float64{2}, []float64{4.25}}, r.Metrics["val_loss"])

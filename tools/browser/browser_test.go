@@ -209,11 +209,9 @@ func TestPicture(t *testing.T) {
 	require.Empty(t, console())
 }
 
-func TestBoard(t *testing.T) {
-	dir := t.TempDir()
-	writeRun(t, filepath.Join(dir, "b"), "bf16", 1, 10)
-	writeRun(t, filepath.Join(dir, "a"), "fp8-smooth", 2, 20)
-	writeRun(t, filepath.Join(dir, hostile), "bf16", 3, 5)
+// startBoard starts a board until the test ends and returns its address.
+func startBoard(t *testing.T, dir string) (url string) {
+	t.Helper()
 	board := exec.Command(octet, "board", dir)
 	stdout, err := board.StdoutPipe()
 	require.NoError(t, err)
@@ -224,8 +222,30 @@ func TestBoard(t *testing.T) {
 	})
 	first, err := bufio.NewReader(stdout).ReadString('\n')
 	require.NoError(t, err)
-	url := strings.Fields(first)[0]
+	return strings.Fields(first)[0]
+}
 
+// TestTabs opens more tabs than a browser has connections to a server.
+func TestTabs(t *testing.T) {
+	dir := t.TempDir()
+	writeRun(t, filepath.Join(dir, "a"), "bf16", 1, 10)
+	url := startBoard(t, dir)
+	ctx, _ := chromium(t)
+	for range 8 {
+		tab, cancel := chromedp.NewContext(ctx)
+		t.Cleanup(cancel)
+		limited, cancelLimit := context.WithTimeout(tab, 20*time.Second)
+		require.NoError(t, chromedp.Do(limited, chromedp.Navigate(url+"/report?run=a")))
+		cancelLimit()
+	}
+}
+
+func TestBoard(t *testing.T) {
+	dir := t.TempDir()
+	writeRun(t, filepath.Join(dir, "b"), "bf16", 1, 10)
+	writeRun(t, filepath.Join(dir, "a"), "fp8-smooth", 2, 20)
+	writeRun(t, filepath.Join(dir, hostile), "bf16", 3, 5)
+	url := startBoard(t, dir)
 	ctx, console := chromium(t)
 	names := func() string {
 		return eval[string](t, ctx, `[...document.querySelectorAll("#runs tbody a")].map(a => a.textContent).join(" ")`)
