@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,8 +68,12 @@ func (c sweepCmd) sweep(t *terminal, s *sweep.Sweep, status *writers.StatusLine,
 		status.Print(fmt.Sprintf("octet: %s is not part of the sweep file; the table omits it", folder))
 	}
 	if p := s.Progress(); p.Ended < p.Runs {
-		status.Print(fmt.Sprintf("octet: %d of %d runs are pending, %d at a time on %s, %s each. Ctrl-C saves.",
-			p.Runs-p.Ended, p.Runs, s.Jobs, s.Backends(), counted(s.Threads, "thread")))
+		begun := ""
+		if p.Begun > 0 {
+			begun = fmt.Sprintf(" (%d of them resume)", p.Begun)
+		}
+		status.Print(fmt.Sprintf("octet: %d of %d runs are pending%s, %d at a time on %s, %s each. Ctrl-C saves.",
+			p.Runs-p.Ended, p.Runs, begun, s.Jobs, s.Backends(), counted(s.Threads, "thread")))
 		stop := showRuns(s, status, writers.Columns(t.err) > 0)
 		err := s.Train(signals.ctx, func(r sweep.Row) {
 			p := s.Progress()
@@ -81,7 +86,12 @@ func (c sweepCmd) sweep(t *terminal, s *sweep.Sweep, status *writers.StatusLine,
 		if caught := signals.received(); caught != 0 && errors.Is(err, context.Canceled) {
 			p := s.Progress()
 			fmt.Fprintf(prose(t.err), "octet: stopped; %d of %d runs have ended. The same command resumes the others.\n", p.Ended, p.Runs)
-			return stopped{128 + caught}
+			if c.JSON {
+				err = printSweepJSON(t.out, s)
+			} else {
+				err = nil
+			}
+			return cmp.Or(err, error(stopped{128 + caught}))
 		}
 		if err != nil {
 			return fmt.Errorf("%w; the runs are saved, and the same command resumes them", err)
@@ -145,7 +155,7 @@ func showRuns(s *sweep.Sweep, status *writers.StatusLine, onTerminal bool) (stop
 func rowText(r sweep.Row) string {
 	name := fmt.Sprintf("%s, seed %d", r.Variant.Name, r.Seed)
 	if r.State == sweep.Failed {
-		return name + ": failed: " + r.Error
+		return name + ": failed: " + shortened(r.Error)
 	}
 	return fmt.Sprintf("%s: validation %.4f nats per token", name, r.ValLoss)
 }

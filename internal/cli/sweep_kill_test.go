@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -13,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/checkpoint"
+	"octet/internal/sweep"
 )
 
 // steadyTable is a table without the line that names its folder.
@@ -57,9 +62,12 @@ func TestSweepStopped(t *testing.T) {
 	}
 	file := sweepFile(t, 4000, "seeds = [1, 2]")
 	out := filepath.Join(t.TempDir(), "out")
-	args := []string{"sweep", file, "-o", out, "--jobs", "2"}
+	args := []string{"sweep", file, "-o", out, "--jobs", "2", "--json"}
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		cmd, stderr := start(t, args)
+		cmd := exec.Command(os.Args[0], args...)
+		var stdout bytes.Buffer
+		cmd.Stdout = &stdout
+		stderr := startCommand(t, cmd)
 		run := func(seed string) string { return filepath.Join(out, "runs", "fp8-smooth", "seed-"+seed) }
 		before1, before2 := steps(run("1")), steps(run("2"))
 		waitFor(t, func() bool { return steps(run("1")) > before1 && steps(run("2")) > before2 })
@@ -67,10 +75,16 @@ func TestSweepStopped(t *testing.T) {
 		require.Error(t, cmd.Wait())
 		require.Equal(t, 128+int(sig), cmd.ProcessState.ExitCode(), stderr)
 		require.Contains(t, stderr.String(), "stopped; 0 of 2 runs have ended")
+		var result sweepResult
+		require.NoError(t, json.Unmarshal(stdout.Bytes(), &result))
+		require.Len(t, result.Runs, 2)
+		require.Equal(t, sweep.Pending, result.Runs[1].State)
+		require.Positive(t, result.Runs[1].Step)
 		for _, seed := range []string{"1", "2"} {
 			saved, err := checkpoint.List(filepath.Join(run(seed), "checkpoints"))
 			require.NoError(t, err)
 			require.Equal(t, steps(run(seed)), saved[0].Step)
+			require.Contains(t, read(t, out, "results.csv"), fmt.Sprintf(",%s,emu,pending,%d,4000,", seed, saved[0].Step))
 		}
 	}
 

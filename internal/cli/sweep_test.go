@@ -159,7 +159,7 @@ func TestSweepOfAnotherConfiguration(t *testing.T) {
 		t.Helper()
 		status, _, stderr := octet(append([]string{"sweep", file, "-o", out}, args...)...)
 		require.Equal(t, exitInput, status)
-		require.Contains(t, stderr, filepath.Join("runs", folder, "seed-2")+" holds a run with another configuration")
+		require.Contains(t, stderr, filepath.Join("runs", folder, "seed-1")+" and 1 more: the folder holds a run with another configuration")
 		require.Contains(t, stderr, want)
 		require.Equal(t, before, read(t, out, "sweep.toml"))
 	}

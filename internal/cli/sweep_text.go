@@ -42,12 +42,23 @@ func printSweep(to io.Writer, s *sweep.Sweep) error {
 	fmt.Fprint(&text, "\nlosses in nats per token; differences between runs with equal seeds: mean ± standard error, p of Student's paired t test, two-sided\n\n")
 	for _, r := range s.Rows() {
 		if r.State == sweep.Failed {
-			fmt.Fprintf(&text, "failed      %s, seed %d: %s\n", r.Variant.Name, r.Seed, r.Error)
+			fmt.Fprintf(&text, "failed      %s, seed %d: %s\n", r.Variant.Name, r.Seed, shortened(r.Error))
 		}
 	}
 	fmt.Fprintf(&text, "runs        %s\n", filepath.Join(s.Dir, "results.csv"))
 	_, err := prose(&printable{to: to}).Write(text.Bytes())
 	return err
+}
+
+// errorLength is the number of characters of an error in a table of runs; results.csv and the
+// logs have all of them.
+const errorLength = 160
+
+func shortened(text string) string {
+	if list := []rune(text); len(list) > errorLength {
+		return string(list[:errorLength]) + "…"
+	}
+	return text
 }
 
 // differenceTexts returns the cells of a variant's difference and of its p value.
@@ -107,7 +118,7 @@ type pairedPercent struct {
 type sweepRunResult struct {
 	Variant string        `json:"variant"`
 	Seed    int64         `json:"seed"`
-	State   sweep.State   `json:"state"` // done or failed
+	State   sweep.State   `json:"state"` // done, failed or pending
 	Run     string        `json:"run"`   // folder
 	Step    int           `json:"step"`
 	Loss    writers.Float `json:"loss"`     // of the last step, nats per token

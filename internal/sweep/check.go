@@ -30,7 +30,7 @@ func (s *Sweep) check(ctx context.Context, o Options) (need int64, accelerators 
 	for _, r := range s.rows {
 		pending[r.Variant] = pending[r.Variant] || r.State == Pending
 		if run.Exists(filepath.Join(s.Dir, r.Folder)) {
-			all.add("", s.checkRun(r, before))
+			all.add(filepath.Join(s.Dir, r.Folder), s.checkRun(r, before))
 		}
 	}
 	text, textErr := s.checkTexts(ctx, pending, o.Sources)
@@ -128,7 +128,7 @@ func (s *Sweep) checkRun(r *Row, before manifest) error {
 		}
 	}
 	if len(differing) > 0 {
-		return fmt.Errorf("%s holds a run with another configuration: %s; name another folder with --out, restore the sweep file, or remove the run", dir, strings.Join(differing, ", "))
+		return fmt.Errorf("the folder holds a run with another configuration: %s; name another folder with --out, restore the sweep file, or remove the run", strings.Join(differing, ", "))
 	}
 	return nil
 }

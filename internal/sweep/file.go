@@ -1,9 +1,11 @@
 package sweep
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -69,7 +71,7 @@ func parse(text string) (*file, error) {
 		if at, ok := errors.AsType[toml.ParseError](err); ok {
 			return nil, fmt.Errorf("line %d: %s", at.Position.Line, strings.TrimSuffix(at.Message, "."))
 		}
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "toml: "))
+		return nil, errors.New(plain(err.Error()))
 	}
 	var problems []error
 	reported := map[string]bool{}
@@ -94,6 +96,19 @@ func parse(text string) (*file, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+var wrongType = regexp.MustCompile(` \(last key "([^"]*)"\): incompatible types: TOML value has type (\w+); destination has type (\w+)`)
+
+// kinds are the words of a sweep file for the types of the TOML reader.
+var kinds = map[string]string{"slice": "a list", "string": "a text", "integer": "a whole number", "float": "a fraction", "float64": "a fraction", "int64": "a whole number"}
+
+// plain puts an error of the TOML reader into the words of a sweep file.
+func plain(text string) string {
+	return wrongType.ReplaceAllStringFunc(strings.TrimPrefix(text, "toml: "), func(match string) string {
+		m := wrongType.FindStringSubmatch(match)
+		return fmt.Sprintf(": %s must be %s, not %s", m[1], cmp.Or(kinds[m[3]], m[3]), cmp.Or(kinds[m[2]], m[2]))
+	})
 }
 
 // gridOf returns the keys of the table grid in the order of the file. A key may be quoted, or
@@ -186,7 +201,11 @@ func (f *file) check() error {
 	for _, r := range f.Recipes {
 		names = append(names, recipeName(r))
 	}
-	for _, v := range f.Variants {
+	for i, v := range f.Variants {
+		if v.Name == "" {
+			problem("variants: variant %d has no name", i+1)
+			continue
+		}
 		names = append(names, v.Name)
 	}
 	repeated("recipes and variants", names)

@@ -81,9 +81,12 @@ func (s *Sweep) writeCSV() error {
 	w := csv.NewWriter(&text)
 	lines := [][]string{{"variant", "seed", "backend", "state", "step", "steps", "loss", "val_loss", "run", "error"}}
 	for _, r := range s.rows {
-		v := r.Variant
+		v, state := r.Variant, r.State
+		if r.running {
+			state = running
+		}
 		lines = append(lines, []string{
-			v.Name, strconv.FormatInt(r.Seed, 10), v.device, string(r.State), strconv.Itoa(r.Step), strconv.Itoa(v.Config.Train.Steps),
+			v.Name, strconv.FormatInt(r.Seed, 10), v.device, string(state), strconv.Itoa(r.Step), strconv.Itoa(v.Config.Train.Steps),
 			number(r.Loss), number(r.ValLoss), filepath.ToSlash(r.Folder), r.Error,
 		})
 	}

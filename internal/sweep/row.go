@@ -39,6 +39,7 @@ const (
 	Pending State = "pending" // it has not started, or not ended
 	Done    State = "done"    // its metrics and its last checkpoint are those of the last step
 	Failed  State = "failed"
+	running State = "running" // in results.csv: Pending, and its process runs
 )
 
 // read sets the state of a row from its run folder and the known failures.

@@ -56,6 +56,7 @@ func (s *Sweep) Train(ctx context.Context, ended func(Row), waits func(folder st
 			}
 		})
 	}
+	stopRefreshing := s.refreshing(cancel)
 	for _, r := range s.rows {
 		if s.row(r).State != Pending {
 			continue
@@ -67,7 +68,48 @@ func (s *Sweep) Train(ctx context.Context, ended func(Row), waits func(folder st
 	}
 	close(next)
 	workers.Wait()
-	return context.Cause(ctx)
+	stopRefreshing()
+	return errors.Join(context.Cause(ctx), s.refresh()) //nolint:contextcheck // the files are written after ctx ended, too
+}
+
+// refreshEvery is how often results.csv gets the steps of the runs that train.
+const refreshEvery = 5 * time.Second
+
+// refreshing refreshes results.csv until the returned function is called; an error goes to
+// failed.
+func (s *Sweep) refreshing(failed func(error)) (stop func()) {
+	end := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		ticker := time.NewTicker(refreshEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				if err := s.refresh(); err != nil {
+					failed(err)
+				}
+			case <-end:
+				return
+			}
+		}
+	})
+	return func() {
+		close(end)
+		done.Wait()
+	}
+}
+
+// refresh reads the steps of the runs that have not ended and writes results.csv.
+func (s *Sweep) refresh() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.rows {
+		if r.State == Pending {
+			s.read(r)
+		}
+	}
+	return s.writeCSV()
 }
 
 // row returns a copy of a row.
@@ -220,6 +262,7 @@ func (s *Sweep) record(r *Row, failure error, lasting bool) error {
 // Progress counts runs, and steps of all runs that have not failed.
 type Progress struct {
 	Ended, Running, Runs int // Ended: done or failed
+	Begun                int // not ended, and has steps
 	Steps, AllSteps      int
 }
 
@@ -233,8 +276,11 @@ func (s *Sweep) Progress() (p Progress) {
 			p.Running++
 			r.Step, r.Loss, r.ValLoss = lastMetrics(filepath.Join(s.Dir, r.Folder, writers.MetricsFile))
 		}
-		if r.State != Pending {
+		switch {
+		case r.State != Pending:
 			p.Ended++
+		case r.Step > 0:
+			p.Begun++
 		}
 		p.Steps += r.Step
 		if r.State == Failed {
