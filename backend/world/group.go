@@ -21,11 +21,12 @@ type Group struct {
 	hub    *hub // of rank 0, or of a world in one process; else nil
 	timing timing
 
-	step, ops atomic.Int64
-	waiting   atomic.Pointer[string]
+	step, ops  atomic.Int64
+	collective atomic.Pointer[string] // the last one that this rank reached; nil: none
+	waiting    atomic.Bool            // in it
 
-	gathering sync.Mutex    // held during AllGather
-	gathered  chan [][]byte // results of AllGather
+	gathering sync.Mutex    // held during Exchange
+	gathered  chan [][]byte // results of Exchange
 
 	mu     sync.Mutex
 	silent int // ticks since rank 0's last message
@@ -38,12 +39,6 @@ type timing struct {
 	beat   time.Duration // between two signs of life
 	silent int           // beats without a sign of life after which a rank is lost
 	stall  int           // beats without progress after which a rank that others wait for is lost
-}
-
-// timingOf returns the intervals for a timeout: how long ranks wait while no rank runs an op.
-func timingOf(timeout time.Duration) timing {
-	const beat, silent = time.Second, 10
-	return timing{beat: beat, silent: silent, stall: max(1, int(timeout/beat))}
 }
 
 // limit is how long a rank may give no sign of life.
@@ -61,7 +56,12 @@ type Lost struct {
 	Step  int64  // that the rank was in, from 1; 0: before the first
 	Cause string
 	Code  int // the exit status for the processes of all ranks
+
+	err error // behind Cause, if the rank is of this process
 }
+
+// Unwrap returns the error that a rank of this process gave to Fail; nil for other ranks.
+func (l *Lost) Unwrap() error { return l.err }
 
 func (l *Lost) Error() string {
 	text := fmt.Sprintf("rank %d", l.Rank)
@@ -119,18 +119,24 @@ func (g *Group) AtStep(step int) {
 // RanOp records that this rank ran an op. It costs an atomic addition.
 func (g *Group) RanOp() { g.ops.Add(1) }
 
-// Waits records that this rank waits for the others in a collective; nil: no longer. A rank
+// Waits records that this rank waits for the others in a collective, until Continues. A rank
 // that waits is not blamed for a stall.
-func (g *Group) Waits(collective *string) { g.waiting.Store(collective) }
+func (g *Group) Waits(collective *string) {
+	g.collective.Store(collective)
+	g.waiting.Store(true)
+}
 
-// maxData is the maximum size of a rank's data in AllGather, in bytes.
+// Continues records that this rank no longer waits.
+func (g *Group) Continues() { g.waiting.Store(false) }
+
+// maxData is the maximum size of a rank's data in Exchange, in bytes.
 const maxData = 64 << 10
 
-// AllGather returns the data of all ranks, by rank. All ranks must call it with the same what,
+// Exchange returns the data of all ranks, by rank. All ranks must call it with the same what,
 // which names it in errors. It is for small control data and takes a round trip to rank 0.
-func (g *Group) AllGather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
+func (g *Group) Exchange(ctx context.Context, what string, mine []byte) ([][]byte, error) {
 	if len(mine) > maxData {
-		return nil, fmt.Errorf("%s: %d bytes are too many for AllGather: at most %d", what, len(mine), maxData)
+		return nil, fmt.Errorf("%s: %d bytes are too many for Exchange: at most %d", what, len(mine), maxData)
 	}
 	g.gathering.Lock()
 	defer g.gathering.Unlock()
@@ -138,7 +144,7 @@ func (g *Group) AllGather(ctx context.Context, what string, mine []byte) ([][]by
 		return nil, err
 	}
 	g.Waits(&what)
-	defer g.Waits(nil)
+	defer g.Continues()
 	if err := g.send(message{Kind: part, What: what, Data: mine}); err != nil {
 		return nil, err
 	}
@@ -159,19 +165,22 @@ func (g *Group) Fail(code int, cause error) {
 	if g.Err() != nil {
 		return
 	}
+	if g.hub != nil {
+		g.hub.failed(g.place.Rank, cause)
+	}
 	if err := g.send(message{Kind: failed, Lost: &Lost{Cause: cause.Error(), Code: code}}); err == nil {
 		select { // the hub answers with the error of all ranks
 		case <-g.done:
 		case <-time.After(g.timing.limit()):
 		}
 	}
-	g.end(&Lost{Rank: g.place.Rank, Step: g.step.Load(), Cause: cause.Error(), Code: code})
+	g.end(&Lost{Rank: g.place.Rank, Step: g.step.Load(), Cause: cause.Error(), Code: code, err: cause})
 	g.flush()
 }
 
 // Leave ends the membership once all ranks have called it.
 func (g *Group) Leave(ctx context.Context) error {
-	_, err := g.AllGather(ctx, "the end of the run", nil)
+	_, err := g.Exchange(ctx, "the end of the run", nil)
 	if err == nil {
 		err = g.send(message{Kind: left})
 	}
@@ -228,6 +237,9 @@ func (g *Group) read() {
 		case parts:
 			g.gathered <- m.Parts
 		case ended:
+			if g.hub != nil {
+				m.Lost.err = g.hub.cause(m.Lost.Rank)
+			}
 			g.end(m.Lost)
 			return
 		}
@@ -253,8 +265,8 @@ func (g *Group) beat() {
 			g.end(&Lost{Rank: 0, Cause: g.timing.silentCause(), Code: CodeFailed})
 			return
 		}
-		m := message{Kind: alive, Step: g.step.Load(), Ops: g.ops.Load()}
-		if what := g.waiting.Load(); what != nil {
+		m := message{Kind: alive, Step: g.step.Load(), Ops: g.ops.Load(), Waiting: g.waiting.Load()}
+		if what := g.collective.Load(); what != nil {
 			m.What = *what
 		}
 		if g.send(m) != nil {

@@ -41,8 +41,9 @@ func requireLost(t *testing.T, groups []*Group, rank int, cause string) *Lost {
 		if first == nil {
 			first = lost
 		}
-		require.Equal(t, first, lost, "rank %d", g.Rank())
-		_, err := g.AllGather(t.Context(), "later", nil)
+		require.Equal(t, first.Error(), lost.Error(), "rank %d", g.Rank())
+		require.Equal(t, first.Code, lost.Code)
+		_, err := g.Exchange(t.Context(), "later", nil)
 		require.Equal(t, g.Err(), err)
 	}
 	return first
@@ -54,26 +55,26 @@ var worlds = map[string]func(t *testing.T, n int, w timing) []*Group{
 	"TCP":   func(t *testing.T, n int, w timing) []*Group { return join(t, n, func(o *Options) { o.timing = w }) },
 }
 
-func TestAllGather(t *testing.T) {
+func TestExchange(t *testing.T) {
 	for name, open := range worlds {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 5, quick)
 			each(groups, func(g *Group) {
 				for round := range 50 {
-					list, err := g.AllGather(t.Context(), "round", fmt.Appendf(nil, "%d of rank %d", round, g.Rank()))
+					list, err := g.Exchange(t.Context(), "round", fmt.Appendf(nil, "%d of rank %d", round, g.Rank()))
 					require.NoError(t, err)
 					require.Len(t, list, 5)
 					for rank, data := range list {
 						require.Equal(t, fmt.Sprintf("%d of rank %d", round, rank), string(data))
 					}
 				}
-				_, err := g.AllGather(t.Context(), "large", make([]byte, maxData+1))
+				_, err := g.Exchange(t.Context(), "large", make([]byte, maxData+1))
 				require.ErrorContains(t, err, "too many")
-				list, err := g.AllGather(t.Context(), "full", make([]byte, maxData))
+				list, err := g.Exchange(t.Context(), "full", make([]byte, maxData))
 				require.NoError(t, err)
 				require.Len(t, list[4], maxData)
 				require.NoError(t, g.Leave(t.Context()))
-				_, err = g.AllGather(t.Context(), "after the end", nil)
+				_, err = g.Exchange(t.Context(), "after the end", nil)
 				require.Equal(t, errLeft, err)
 				<-g.Done()
 			})
@@ -94,7 +95,7 @@ func TestFail(t *testing.T) {
 						g.Fail(CodeInput, errors.New("the disk is full"))
 						return
 					}
-					_, err := g.AllGather(t.Context(), "round", nil)
+					_, err := g.Exchange(t.Context(), "round", nil)
 					require.Error(t, err)
 				})
 				lost := requireLost(t, groups, rank, ", in step 7: the disk is full")
@@ -104,7 +105,17 @@ func TestFail(t *testing.T) {
 	}
 }
 
-// A rank whose context ends in AllGather ends the group.
+// Ranks of one process get the error itself.
+func TestFailWraps(t *testing.T) {
+	groups := local(3, quick)
+	groups[1].Fail(CodeFailed, fmt.Errorf("read: %w", context.DeadlineExceeded))
+	for _, g := range groups {
+		<-g.Done()
+		require.ErrorIs(t, g.Err(), context.DeadlineExceeded)
+	}
+}
+
+// A rank whose context ends in Exchange ends the group.
 func TestCancel(t *testing.T) {
 	groups := local(2, quick)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -112,7 +123,7 @@ func TestCancel(t *testing.T) {
 		time.Sleep(quick.beat)
 		cancel(errors.New("an interrupt"))
 	}()
-	_, err := groups[1].AllGather(ctx, "a round", nil)
+	_, err := groups[1].Exchange(ctx, "a round", nil)
 	require.ErrorIs(t, err, context.Canceled)
 	requireLost(t, groups, 1, "it stopped waiting in a round: an interrupt")
 }
@@ -180,12 +191,12 @@ func TestStall(t *testing.T) {
 				case 3: // has come further than rank 2, and hangs too
 					g.AtStep(4)
 				default:
-					_, err := g.AllGather(t.Context(), "round", nil)
+					_, err := g.Exchange(t.Context(), "round", nil)
 					require.Error(t, err)
 					require.True(t, time.Now().After(busy), "the slow rank was waited for")
 				}
 			})
-			requireLost(t, groups, 2, "in step 3: the other ranks waited for it for 400ms")
+			requireLost(t, groups, 2, "in step 3: the other ranks waited for it for 400ms; its last collective is none (OCTET_TIMEOUT gives more time)")
 		})
 	}
 }
@@ -201,7 +212,7 @@ func TestNoStallWithoutWait(t *testing.T) {
 func TestDifferentPrograms(t *testing.T) {
 	groups := local(2, quick)
 	each(groups, func(g *Group) {
-		_, err := g.AllGather(t.Context(), []string{"the loss", "the norm"}[g.Rank()], nil)
+		_, err := g.Exchange(t.Context(), []string{"the loss", "the norm"}[g.Rank()], nil)
 		require.Error(t, err)
 	})
 	requireLost(t, groups, 1, "the ranks run different programs: rank 0 is in the loss, rank 1 in the norm")
@@ -209,7 +220,7 @@ func TestDifferentPrograms(t *testing.T) {
 	groups = local(2, quick)
 	collective := "all-reduce of grads"
 	groups[0].Waits(&collective)
-	_, err := groups[1].AllGather(t.Context(), "the loss", nil)
+	_, err := groups[1].Exchange(t.Context(), "the loss", nil)
 	require.Error(t, err)
 	requireLost(t, groups, 0, "all ranks waited for 400ms, this one in all-reduce of grads: their programs differ")
 }
@@ -221,17 +232,17 @@ func TestOpsDoNotAllocate(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		g.RanOp()
 		g.Waits(&what)
-		g.Waits(nil)
+		g.Continues()
 	}))
 	require.NoError(t, g.Leave(t.Context()))
 }
 
-func BenchmarkAllGather(b *testing.B) {
+func BenchmarkExchange(b *testing.B) {
 	groups := local(2, timingOf(time.Minute))
 	b.ResetTimer()
 	each(groups, func(g *Group) {
 		for range b.N {
-			_, err := g.AllGather(b.Context(), "round", nil)
+			_, err := g.Exchange(b.Context(), "round", nil)
 			require.NoError(b, err)
 		}
 	})

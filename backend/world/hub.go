@@ -1,9 +1,11 @@
 package world
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -15,6 +17,22 @@ type hub struct {
 	events   chan event
 	finished chan struct{} // closed when all members were told the end
 	stalled  int           // beats without progress of any member
+
+	mu     sync.Mutex
+	causes map[int]error // of ranks of this process that failed
+}
+
+// failed records why a rank of this process fails, since a message has its text alone.
+func (h *hub) failed(rank int, cause error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.causes[rank] = cause
+}
+
+func (h *hub) cause(rank int) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.causes[rank]
 }
 
 // member is the hub's side of a rank's connection.
@@ -23,10 +41,11 @@ type member struct {
 	conn *conn
 	out  chan message
 
-	part      *message // of the AllGather in progress
+	part      *message // of the Exchange in progress
 	silent    int      // beats since the last message
 	step, ops int64
-	waits     string // the collective in which it waits
+	last      string // the last collective that it reached
+	waits     bool   // in it
 	moved     bool   // since the last beat of the hub
 	left      bool
 	closed    bool // its connection
@@ -44,7 +63,7 @@ const queue = 64
 
 // newHub starts a hub over connections, by rank.
 func newHub(t timing, hosts []string, conns []*conn) *hub {
-	h := &hub{timing: t, events: make(chan event, len(conns)), finished: make(chan struct{})}
+	h := &hub{timing: t, events: make(chan event, len(conns)), finished: make(chan struct{}), causes: map[int]error{}}
 	for rank, c := range conns {
 		m := &member{host: hosts[rank], conn: c, out: make(chan message, queue)}
 		h.members = append(h.members, m)
@@ -147,9 +166,9 @@ func (h *hub) handle(e event) (over bool, lost *Lost) {
 	switch e.Kind {
 	case alive:
 		m.moved = m.moved || m.step != e.Step || m.ops != e.Ops
-		m.step, m.ops, m.waits = e.Step, e.Ops, e.What
+		m.step, m.ops, m.last, m.waits = e.Step, e.Ops, e.What, e.Waiting
 	case part:
-		m.part, m.moved = &e.message, true
+		m.part, m.last, m.moved = &e.message, e.What, true
 		return h.gather()
 	case failed:
 		lost = h.lost(e.rank, e.Lost.Cause)
@@ -208,7 +227,7 @@ func (h *hub) tick() *Lost {
 			last = rank
 		}
 		switch {
-		case m.waits != "" || m.part != nil:
+		case m.waits || m.part != nil:
 			waiting++
 		case slowest < 0 || h.members[slowest].after(m):
 			slowest = rank
@@ -223,9 +242,10 @@ func (h *hub) tick() *Lost {
 	}
 	waited := time.Duration(h.timing.stall) * h.timing.beat
 	if slowest < 0 {
-		return h.lost(last, fmt.Sprintf("all ranks waited for %v, this one in %s: their programs differ", waited, h.members[last].waits))
+		return h.lost(last, fmt.Sprintf("all ranks waited for %v, this one in %s: their programs differ", waited, h.members[last].last))
 	}
-	return h.lost(slowest, fmt.Sprintf("the other ranks waited for it for %v (OCTET_TIMEOUT gives more time)", waited))
+	return h.lost(slowest, fmt.Sprintf("the other ranks waited for it for %v; its last collective is %s (%s gives more time)",
+		waited, cmp.Or(h.members[slowest].last, "none"), TimeoutVariable))
 }
 
 // after reports whether m has come further than other.

@@ -55,7 +55,7 @@ func TestJoinMany(t *testing.T) {
 	start := time.Now()
 	groups := join(t, 64, func(o *Options) { o.timing = timingOf(time.Minute) })
 	each(groups, func(g *Group) {
-		list, err := g.AllGather(t.Context(), "ranks", []byte{byte(g.Rank())})
+		list, err := g.Exchange(t.Context(), "ranks", []byte{byte(g.Rank())})
 		require.NoError(t, err)
 		for rank, data := range list {
 			require.Equal(t, []byte{byte(rank)}, data)

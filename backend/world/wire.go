@@ -16,7 +16,7 @@ type kind uint8
 
 const (
 	hello  kind = 1 + iota // the first message of a member
-	part                   // a member's data for AllGather
+	part                   // a member's data for Exchange
 	alive                  // a sign of life
 	failed                 // a member ends the group
 	left                   // a member's last message
@@ -29,7 +29,8 @@ const (
 type message struct {
 	Kind      kind
 	Hello     *greeting
-	What      string // names an AllGather
+	What      string // names an Exchange, or the last collective
+	Waiting   bool   // in that collective
 	Data      []byte
 	Parts     [][]byte
 	Step, Ops int64 // progress of a member
