@@ -33,7 +33,7 @@
 // beginning with the named one (group.go). Collectives are NCCL's. They run on the rank's
 // single stream and are part of its graph; the queue of a node is ignored. NCCL is loaded
 // only for several ranks. A rank that fails ends the run for all ranks. So does a rank
-// that waits longer than OCTET_NCCL_TIMEOUT (default: ten minutes), so a step must take
+// that waits longer than OCTET_TIMEOUT (default: ten minutes), so a step must take
 // less. NVIDIA's guide to NCCL warns that graphs on several GPUs of one process may
 // deadlock if one thread launches them all: every rank needs a goroutine of its own,
 // which Trainer provides. Several ranks can still block each other within the driver,

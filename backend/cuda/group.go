@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/csrc/libcuda"
 )
 
@@ -43,7 +44,6 @@ type group struct {
 }
 
 const (
-	timeoutVariable = "OCTET_NCCL_TIMEOUT"
 	// releaseTimeout is how long the last closed rank waits until NCCL's communicators
 	// are freed. On a lost device that may never happen.
 	releaseTimeout = 10 * time.Second
@@ -56,7 +56,7 @@ const (
 // newGroup returns a group whose ranks have no devices yet, and starts to watch their
 // deadlines: opening a GPU can hang like any other driver call.
 func newGroup(ranks int, beforeExit func(error)) (*group, error) {
-	timeout, err := backend.WaitLimit(timeoutVariable)
+	timeout, err := world.Timeout()
 	if err != nil {
 		return nil, err
 	}

@@ -205,13 +205,13 @@ func TestOneRankLosesItsDevice(t *testing.T) {
 func TestMissingRank(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
-	t.Setenv("OCTET_NCCL_TIMEOUT", "1s")
+	t.Setenv("OCTET_TIMEOUT", "1s")
 	p := openPair(t, "")
 	require.NoError(t, p.run[1].Run(t.Context()))
 	begin := time.Now()
 	_, err := p.read(1)
 	require.Greater(t, time.Since(begin), watchEvery, "about six ticks fit in the timeout") // a tick after a late one may be short
-	p.ends(t, err, "rank 1", "waited 1s", "its last collective is allreduce of x:fp32[4]", "OCTET_NCCL_TIMEOUT")
+	p.ends(t, err, "rank 1", "waited 1s", "its last collective is allreduce of x:fp32[4]", "OCTET_TIMEOUT")
 
 	// A rank that was recording does not use its freed communicator.
 	require.ErrorIs(t, p.devices[0].(*device).runCollective(&collective{}), backend.ErrDeviceLost)
@@ -404,7 +404,7 @@ func TestMachinesUnfitForRanks(t *testing.T) {
 		{"2", "3", "", "", "2 ranks need GPUs 2 to 3, CUDA shows 3 to this process"},
 		{"3", "3", "", "", "there is no GPU 3, CUDA shows 3"},
 		{"", "2", "OCTET_LIBNCCL", filepath.Join(t.TempDir(), "missing.so"), "backend cuda: no device that 2 ranks can use: NCCL cannot be loaded: "},
-		{"", "2", "OCTET_NCCL_TIMEOUT", "soon", `OCTET_NCCL_TIMEOUT is "soon": a duration such as 10m`},
+		{"", "2", "OCTET_TIMEOUT", "soon", `OCTET_TIMEOUT is "soon": a duration such as 10m`},
 		{"", "2", "STANDIN_NCCL", "2804", "2.9 or later"},
 		{"", "2", "STANDIN_CAPABILITY", "80", "compute capability 8.0"},
 	} {

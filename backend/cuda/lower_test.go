@@ -247,18 +247,18 @@ func TestGenerationIsLowered(t *testing.T) {
 	}
 }
 
-// world declares variables for single ops.
-type world struct {
+// scratch declares variables for single ops.
+type scratch struct {
 	*backend.Vars
 	p *backend.Program
 }
 
-func newWorld() world {
+func newScratch() scratch {
 	v := backend.NewVars()
-	return world{v, v.Program("p")}
+	return scratch{v, v.Program("p")}
 }
 
-func (w world) tensor(name string, d fp8.DType, shape ...int) *backend.Tensor {
+func (w scratch) tensor(name string, d fp8.DType, shape ...int) *backend.Tensor {
 	t := w.Tensor(backend.Stash, name, d, shape...)
 	if d.IsQuantized() {
 		t.Scale = w.Tensor(backend.Stash, name+".scale_inv", fp8.F32, 1)
@@ -269,44 +269,44 @@ func (w world) tensor(name string, d fp8.DType, shape ...int) *backend.Tensor {
 func TestRefusedGEMMs(t *testing.T) {
 	for _, c := range []struct {
 		want string
-		op   func(w world) *backend.MatMul
+		op   func(w scratch) *backend.MatMul
 	}{
-		{"k is 40, A is a:e4m3[32, 40] and B is b:e4m3[16, 40]: the k of an FP8 GEMM must be a multiple of 16, such as 32 or 48", func(w world) *backend.MatMul {
+		{"k is 40, A is a:e4m3[32, 40] and B is b:e4m3[16, 40]: the k of an FP8 GEMM must be a multiple of 16, such as 32 or 48", func(w scratch) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 32, 40), B: w.tensor("b", fp8.E4M3, 16, 40), TransB: true, Out: w.tensor("y", fp8.BF16, 32, 16)}
 		}},
-		{"k is 5, A is a:e4m3[32, 5] and B is b:e4m3[16, 5]: the k of an FP8 GEMM must be a multiple of 16, such as 16", func(w world) *backend.MatMul {
+		{"k is 5, A is a:e4m3[32, 5] and B is b:e4m3[16, 5]: the k of an FP8 GEMM must be a multiple of 16, such as 16", func(w scratch) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 32, 5), B: w.tensor("b", fp8.E4M3, 16, 5), TransB: true, Out: w.tensor("y", fp8.BF16, 32, 16)}
 		}},
-		{"n is 24, B is b:e4m3[24, 32] and Out is y:bf16[3, 24]: the n of an FP8 GEMM must be a multiple of 16, such as 16 or 32", func(w world) *backend.MatMul {
+		{"n is 24, B is b:e4m3[24, 32] and Out is y:bf16[3, 24]: the n of an FP8 GEMM must be a multiple of 16, such as 16 or 32", func(w scratch) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 3, 32), B: w.tensor("b", fp8.E4M3, 24, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 3, 24)}
 		}},
-		{"n is 20, B is b:e4m3[20, 32] and Out is y:fp32[16, 20]: the n of an FP8 GEMM must be a multiple of 16, such as 16 or 32", func(w world) *backend.MatMul {
+		{"n is 20, B is b:e4m3[20, 32] and Out is y:fp32[16, 20]: the n of an FP8 GEMM must be a multiple of 16, such as 16 or 32", func(w scratch) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 16, 32), B: w.tensor("b", fp8.E4M3, 20, 32), TransB: true, Out: w.tensor("y", fp8.F32, 16, 20)}
 		}},
-		{"e5m2 tensor fp32 × e5m2 tensor fp32, A is a:e5m2[16, 32]", func(w world) *backend.MatMul {
+		{"e5m2 tensor fp32 × e5m2 tensor fp32, A is a:e5m2[16, 32]", func(w scratch) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E5M2, 16, 32), B: w.tensor("b", fp8.E5M2, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
 		}},
-		{"e4m3ieee tensor fp32 × e4m3 tensor fp32, ", func(w world) *backend.MatMul {
+		{"e4m3ieee tensor fp32 × e4m3 tensor fp32, ", func(w scratch) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3IEEE, 16, 32), B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
 		}},
-		{"e4m3 row fp32 × e4m3 tensor fp32, A is a:e4m3[16, 32]", func(w world) *backend.MatMul {
+		{"e4m3 row fp32 × e4m3 tensor fp32, A is a:e4m3[16, 32]", func(w scratch) *backend.MatMul {
 			a := w.tensor("a", fp8.E4M3, 16, 32)
 			a.Block, a.Scale = backend.PerRow, w.tensor("rows", fp8.F32, 16)
 			return &backend.MatMul{A: a, B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
 		}},
-		{"only FP8 operands have scales", func(w world) *backend.MatMul {
+		{"only FP8 operands have scales", func(w scratch) *backend.MatMul {
 			a := w.tensor("a", fp8.BF16, 16, 32)
 			a.Scale = w.tensor("s", fp8.F32, 1)
 			return &backend.MatMul{A: a, B: w.tensor("b", fp8.BF16, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
 		}},
-		{"is a view whose rows do not begin on multiples of 16 bytes", func(w world) *backend.MatMul {
+		{"is a view whose rows do not begin on multiples of 16 bytes", func(w scratch) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 16, 48).Columns("half", 8, 32), B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
 		}},
-		{"an FP8 GEMM reads a:e4m3[32, 16] transposed, and no op of these programs casts to it", func(w world) *backend.MatMul {
+		{"an FP8 GEMM reads a:e4m3[32, 16] transposed, and no op of these programs casts to it", func(w scratch) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 32, 16), TransA: true, B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
 		}},
 	} {
-		w := newWorld()
+		w := newScratch()
 		w.p.Add(c.op(w))
 		require.NoError(t, w.p.Err())
 		_, err := lower(forDevice(t), []*backend.Program{w.p})
@@ -315,7 +315,7 @@ func TestRefusedGEMMs(t *testing.T) {
 		require.NotContains(t, err.Error(), "\n")
 	}
 	// An op that writes FP8 without a cast cannot write a transposed copy.
-	w := newWorld()
+	w := newScratch()
 	y := w.tensor("y", fp8.E4M3, 16, 16)
 	a, b := w.tensor("a", fp8.E4M3, 16, 16), w.tensor("b", fp8.E4M3, 16, 16)
 	w.p.Add(&backend.MatMul{A: a, B: b, TransB: true, Out: y})
@@ -327,7 +327,7 @@ func TestRefusedGEMMs(t *testing.T) {
 
 // TestLowering compares a lowered program with one written by hand.
 func TestLowering(t *testing.T) {
-	w := newWorld()
+	w := newScratch()
 	x, control := w.tensor("x", fp8.BF16, 32, 16), w.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 	weight, amax := w.tensor("w", fp8.E4M3, 48, 16), w.tensor("amax", fp8.F32, 1)
 	w.p.Add(&backend.Quantize{X: w.tensor("master", fp8.F32, 48, 16), Out: []backend.Cast{{Out: weight}}})
@@ -367,7 +367,7 @@ program p
 
 // A list of casts that is too long for a kernel becomes several passes over the result.
 func TestManyCasts(t *testing.T) {
-	w := newWorld()
+	w := newScratch()
 	add := &backend.Add{A: w.tensor("a", fp8.F32, 4, 6), B: w.tensor("b", fp8.F32, 4, 6)}
 	for _, name := range strings.Fields("c d e f g h i j k") {
 		add.Out = append(add.Out, backend.Cast{Out: w.tensor(name, fp8.BF16, 4, 6)})

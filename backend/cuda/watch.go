@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"octet/backend/world"
 )
 
 // Two goroutines watch a group while a rank waits. One polls every rank's device and
@@ -62,12 +64,12 @@ func (g *group) tick() (open bool, hangs error) {
 		w.seen++
 		if w.lasted() > g.timeout && g.ended == nil {
 			g.end(rank, fmt.Errorf("%s: waited %v for its device or for other ranks; its last collective is %s (%s gives more time)",
-				w.what, g.timeout, g.lastCollective(rank), timeoutVariable))
+				w.what, g.timeout, g.lastCollective(rank), world.TimeoutVariable))
 		}
 		if w.lasted() > g.timeout+g.grace() && hangs == nil {
 			hangs = fmt.Errorf("cuda: rank %d: %s: hangs in the driver: it waited %v, and %v more after its collectives were aborted; its last collective is %s; "+
 				"this process exits: resume from the last checkpoint with --resume (%s gives more time)",
-				rank, w.what, g.timeout, g.grace(), g.lastCollective(rank), timeoutVariable)
+				rank, w.what, g.timeout, g.grace(), g.lastCollective(rank), world.TimeoutVariable)
 		}
 	}
 	return g.open > 0, hangs

@@ -55,14 +55,14 @@ func TestTick(t *testing.T) {
 			wait{"allocate temps", ticks(timeout)},
 			2,
 			"cuda: device lost: rank 1 left the group: allocate temps: waited 1m0s for its device or for other ranks; " +
-				"its last collective is none (OCTET_NCCL_TIMEOUT gives more time)", "",
+				"its last collective is none (OCTET_TIMEOUT gives more time)", "",
 		},
 		"a wait of timeout and grace": {wait{"allocate temps", ticks(timeout+grace) - 1}, 2, "rank 1 left the group: allocate temps: waited 1m0s", ""},
 		"a wait past the grace": {
 			wait{"allocate temps", ticks(timeout + grace)},
 			2, "rank 1 left the group: allocate temps: waited 1m0s",
 			"cuda: rank 1: allocate temps: hangs in the driver: it waited 1m0s, and 10s more after its collectives were aborted; " +
-				"its last collective is none; this process exits: resume from the last checkpoint with --resume (OCTET_NCCL_TIMEOUT gives more time)",
+				"its last collective is none; this process exits: resume from the last checkpoint with --resume (OCTET_TIMEOUT gives more time)",
 		},
 		"no rank is open": {wait{}, 0, "", ""},
 	} {

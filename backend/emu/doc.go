@@ -53,6 +53,6 @@
 // run collectives as one group. Call each rank's Run from its own goroutine, with a
 // context that ends when any rank fails (golang.org/x/sync/errgroup makes one): a
 // collective waits for all ranks. It fails when its context ends, when another rank
-// fails, or when the ranks that it waits for finish no op within OCTET_EMU_TIMEOUT (by
-// default ten minutes). The group is then closed for good.
+// fails, or when the ranks that it waits for finish no op within OCTET_TIMEOUT (by
+// default ten minutes). The group has then ended for good.
 package emu

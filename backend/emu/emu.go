@@ -10,6 +10,7 @@ import (
 	"octet/backend/emu/gemm"
 	"octet/backend/emu/optimizer"
 	"octet/backend/emu/pool"
+	"octet/backend/world"
 	"octet/fp8"
 )
 
@@ -78,11 +79,11 @@ func Open(model string, o backend.Options) ([]backend.Backend, error) {
 	}
 	ranks := max(1, o.Ranks)
 	s.Threads = max(1, s.Threads/ranks)
-	waitLimit, err := backend.WaitLimit(timeoutVariable)
+	timeout, err := world.Timeout()
 	if err != nil {
 		return nil, fmt.Errorf("backend emu: %w", err)
 	}
-	g := newGroup(ranks, waitLimit)
+	g := newGroup(ranks, timeout)
 	list := make([]backend.Backend, ranks)
 	kernel := gemm.Kernels()[0]
 	s.Arithmetic = kernel.Name // the pair kernels (gemm/pairs.go) give the same bits
@@ -160,13 +161,13 @@ func (d *device) Read(t *backend.Tensor, dst []byte) error {
 	return err
 }
 
-// Close also closes the group: the other ranks would wait for this one until their
+// Close also ends the group: the other ranks would wait for this one until their
 // timeout.
 func (d *device) Close() error {
 	if !d.vars.Close() {
 		return nil
 	}
-	d.group.close(errors.New("its backend was closed"), d.rank)
+	d.group.fail(d.rank, errors.New("its backend was closed"))
 	d.pool.Close()
 	return nil
 }

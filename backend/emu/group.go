@@ -1,18 +1,15 @@
 package emu
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"octet/backend"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
+	"octet/backend/world"
 )
 
 // group runs the collectives of in-process ranks. Each rank runs its programs from its own
@@ -20,32 +17,16 @@ import (
 // a share of the result and stores it in the memory of all ranks.
 //
 // If a rank fails, its context ends or its backend is closed, all current and later
-// collectives of the group fail on all ranks, like a communicator that lost a member. So
-// they do after a timeout, which is the only sign of a rank that hangs or has returned.
+// collectives of the group fail on all ranks (package world). A group of one rank never
+// waits and never fails.
 type group struct {
-	waitLimit time.Duration
-	done      []atomic.Int64 // ops, by rank
-	timers    []*time.Timer  // by rank
+	members []*world.Group // by rank; none if there is one rank
+	wake    []chan struct{}
+	offers  []offer
 
 	mu      sync.Mutex
 	arrived int
-	waiting []bool        // by rank: it waits for other ranks
-	last    []string      // by rank: the last collective that it reached
-	ended   error         // why the group's collectives fail; nil: they work
-	closed  chan struct{} // closed when ended is set
-	wake    []chan struct{}
-	offers  []offer
 }
-
-// timeoutVariable names the environment variable of the timeout: the time that ranks wait
-// while no rank finishes an op. It does not limit the duration of a step, which may take
-// hours on a CPU, with ranks of unequal speed.
-const timeoutVariable = "OCTET_EMU_TIMEOUT"
-
-// progressChecks is how often a waiting rank checks the progress of the others within the
-// timeout. While the process or the machine is suspended, at most one check is lost, not
-// the whole timeout.
-const progressChecks = 10
 
 // offer is a rank's memory for a collective.
 type offer struct {
@@ -56,73 +37,61 @@ type offer struct {
 
 func (o offer) size() int { return max(len(o.f32), len(o.bytes)) }
 
-func newGroup(n int, waitLimit time.Duration) *group {
-	g := &group{
-		waitLimit: waitLimit,
-		done:      make([]atomic.Int64, n),
-		timers:    make([]*time.Timer, n),
-		waiting:   make([]bool, n),
-		last:      make([]string, n),
-		closed:    make(chan struct{}),
-		wake:      make([]chan struct{}, n),
-		offers:    make([]offer, n),
+func newGroup(n int, timeout time.Duration) *group {
+	g := &group{wake: make([]chan struct{}, n), offers: make([]offer, n)}
+	if n > 1 {
+		g.members = world.Local(n, timeout)
 	}
 	for i := range n {
-		g.timers[i] = time.NewTimer(waitLimit)
-		g.timers[i].Stop()
 		// One token is enough: a rank takes it before it arrives again.
 		g.wake[i] = make(chan struct{}, 1)
 	}
 	return g
 }
 
+// ran records that a rank ran an op.
+func (g *group) ran(rank int) {
+	if g.members != nil {
+		g.members[rank].RanOp()
+	}
+}
+
+// fail makes all collectives fail because of a rank.
+func (g *group) fail(rank int, cause error) {
+	if g.members != nil {
+		g.members[rank].Fail(world.CodeFailed, cause)
+	}
+}
+
 // wait is a barrier: it returns nil once all ranks wait, and an error on every rank if one
 // of them stops instead. what names the collective.
-func (g *group) wait(ctx context.Context, rank int, what string) error {
-	g.mu.Lock()
-	if g.ended != nil {
-		defer g.mu.Unlock()
-		return g.ended
+func (g *group) wait(ctx context.Context, rank int, what *string) error {
+	if g.members == nil {
+		return nil
 	}
-	g.waiting[rank], g.last[rank] = true, what
+	w := g.members[rank]
+	if err := w.Err(); err != nil {
+		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
+	}
+	g.mu.Lock()
 	if g.arrived++; g.arrived == len(g.wake) {
 		g.arrived = 0
-		for i, w := range g.wake {
-			g.waiting[i] = false
+		for i, wake := range g.wake {
 			if i != rank {
-				w <- struct{}{}
+				wake <- struct{}{}
 			}
 		}
 		g.mu.Unlock()
 		return nil
 	}
 	g.mu.Unlock()
-	return g.await(ctx, rank)
-}
-
-// await waits for the last rank to reach the collective. It fails if the context ends, the
-// group's collectives fail, or no rank finishes an op within the timeout.
-func (g *group) await(ctx context.Context, rank int) error {
-	timer := g.timers[rank]
-	defer timer.Stop()
-	var err error
-	seen, stalled := int64(-1), 0
-	for err == nil {
-		timer.Reset(g.waitLimit / progressChecks)
-		select {
-		case <-g.wake[rank]:
-			return nil
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-g.closed:
-			err = errClosed
-		case <-timer.C:
-			if done := g.progress(); done != seen {
-				seen, stalled = done, 0
-			} else if stalled++; stalled == progressChecks {
-				err = errTimeout
-			}
-		}
+	w.Waits(what)
+	defer w.Continues()
+	select {
+	case <-g.wake[rank]:
+		return nil
+	case <-w.Done():
+	case <-ctx.Done():
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -131,66 +100,16 @@ func (g *group) await(ctx context.Context, rank int) error {
 		return nil
 	default:
 	}
-	switch {
-	case errors.Is(err, errClosed):
-		return g.ended
-	case errors.Is(err, errTimeout):
-		g.end(g.missingRanks(rank))
-		return g.ended
+	if err := w.Err(); err != nil {
+		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
 	}
-	g.end(leftError(rank, err))
-	return err
-}
-
-// Reasons why await fails, besides its context.
-var errClosed, errTimeout = errors.New("closed"), errors.New("stalled")
-
-// progress returns the number of ops that all ranks have run. Waiting ranks run none.
-func (g *group) progress() (n int64) {
-	for i := range g.done {
-		n += g.done[i].Load()
-	}
-	return n
-}
-
-// missingRanks returns an error that names the ranks that rank waits for. The lock must be
-// held.
-func (g *group) missingRanks(rank int) error {
-	var names []string
-	for r, waiting := range g.waiting {
-		if r != rank && !waiting {
-			names = append(names, fmt.Sprintf("rank %d, whose last collective is %s", r, cmp.Or(g.last[r], "none")))
-		}
-	}
-	return fmt.Errorf("%w: waited %v for %s (%s gives more time)", backend.ErrDeviceLost, g.waitLimit, strings.Join(names, ", and "), timeoutVariable)
-}
-
-// close makes all collectives of the group fail because of rank. A group of one rank never
-// waits, and stays usable.
-func (g *group) close(cause error, rank int) {
-	if len(g.wake) == 1 {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.end(leftError(rank, cause))
-}
-
-func leftError(rank int, cause error) error {
-	return fmt.Errorf("%w: rank %d left the group: %w", backend.ErrDeviceLost, rank, cause)
-}
-
-// end makes all collectives fail with why; the first call counts. The lock must be held.
-func (g *group) end(why error) {
-	if g.ended == nil {
-		g.ended = why
-		close(g.closed)
-	}
+	w.Fail(world.CodeFailed, ctx.Err())
+	return ctx.Err()
 }
 
 // rendezvous waits until all ranks have made their offers, and checks that they match. The
 // offers stay valid until the next wait.
-func (g *group) rendezvous(ctx context.Context, rank int, what string, mine offer) error {
+func (g *group) rendezvous(ctx context.Context, rank int, what *string, mine offer) error {
 	g.offers[rank] = mine
 	if err := g.wait(ctx, rank, what); err != nil {
 		return err
@@ -210,11 +129,11 @@ func (g *group) rendezvous(ctx context.Context, rank int, what string, mine offe
 func (b *binder) collective(n *backend.Node, mine offer, tasks int, task func(worker, task int)) kernel {
 	g, rank, what := b.group, b.rank, n.Path()
 	return func(ctx context.Context) error {
-		if err := g.rendezvous(ctx, rank, what, mine); err != nil {
+		if err := g.rendezvous(ctx, rank, &what, mine); err != nil {
 			return err
 		}
 		b.pool.Run(tasks, task)
-		return g.wait(ctx, rank, what)
+		return g.wait(ctx, rank, &what)
 	}
 }
 

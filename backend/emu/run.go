@@ -24,24 +24,24 @@ func (x *executable) Run(ctx context.Context) error {
 		if err := k(ctx); err != nil {
 			return x.failed(i, err)
 		}
-		x.binder.group.done[x.binder.rank].Add(1)
+		x.binder.group.ran(x.binder.rank)
 	}
 	return nil
 }
 
-// failed returns the error of a node and closes the group, so that the other ranks
+// failed returns the error of a node and ends the group, so that the other ranks
 // stop too.
 func (x *executable) failed(node int, err error) error {
-	x.binder.group.close(err, x.binder.rank)
+	x.binder.group.fail(x.binder.rank, err)
 	return fmt.Errorf("%s: %w", x.nodes[node].Path(), err)
 }
 
-// interrupted returns ctx's error. If there is one, it closes the group: the other
+// interrupted returns ctx's error. If there is one, it ends the group: the other
 // ranks would wait for this one in the next collective.
 func (x *executable) interrupted(ctx context.Context) error {
 	err := ctx.Err()
 	if err != nil {
-		x.binder.group.close(err, x.binder.rank)
+		x.binder.group.fail(x.binder.rank, err)
 	}
 	return err
 }
@@ -55,9 +55,9 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 		if err != nil {
 			return x.failed(i, err)
 		}
-		x.binder.group.done[x.binder.rank].Add(1)
+		x.binder.group.ran(x.binder.rank)
 		if err := observe(x.nodes[i], observed{x.binder}); err != nil {
-			x.binder.group.close(err, x.binder.rank)
+			x.binder.group.fail(x.binder.rank, err)
 			return err
 		}
 	}

@@ -32,7 +32,7 @@
 // SynapseAI gives a process one device. A single rank uses the device in this process.
 // Several ranks each have a worker process, which is this program started again
 // (RunWorker in worker.go), and are driven through a socket (remote.go) with plain data (synapse.go).
-// The worker processes end together: when one ends, waits longer than OCTET_HCCL_TIMEOUT,
+// The worker processes end together: when one ends, waits longer than OCTET_TIMEOUT,
 // or is stopped in a run, all end, with an error that says where. Collectives are HCCL's
 // and run on the same stream as the launches.
 //

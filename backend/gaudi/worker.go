@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/csrc/libsynapse"
 )
 
@@ -68,7 +69,7 @@ func work(value string) error {
 	if err := errors.Join(f.Close(), os.Unsetenv(workerVariable)); err != nil {
 		return err
 	}
-	limit, err := backend.WaitLimit(timeoutVariable)
+	limit, err := world.Timeout()
 	if err != nil {
 		return refuse(conn, err)
 	}
@@ -83,13 +84,12 @@ func work(value string) error {
 		disconnected: func() { os.Exit(0) }, // no work is left, and the device may hang
 		limit:        limit,
 		timedOut: func() error {
-			return fmt.Errorf("%w: waited %v for its device or for other ranks; its last collective is %s (%s sets a longer timeout)", backend.ErrDeviceLost, limit, o.lastCollective(), timeoutVariable)
+			return fmt.Errorf("%w: waited %v for its device or for other ranks; its last collective is %s (%s sets a longer timeout)", backend.ErrDeviceLost, limit, o.lastCollective(), world.TimeoutVariable)
 		},
 	})
 }
 
 const (
-	timeoutVariable = "OCTET_HCCL_TIMEOUT"
 	// answerGrace is how much longer than its timeout a worker may take to report the
 	// timeout.
 	answerGrace = 2 * time.Second
@@ -151,7 +151,7 @@ type worker struct {
 // startWorkers starts a worker process for each rank, on consecutive devices from a
 // module number or on any with -1, and joins them in a communicator.
 func startWorkers(module, ranks int) (*workers, error) {
-	limit, err := backend.WaitLimit(timeoutVariable)
+	limit, err := world.Timeout()
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func (w *workers) rendezvous() error {
 func (w *workers) dial(o *worker) (*remote, error) {
 	limit := w.limit + answerGrace
 	r, err := dial(o.conn, func(err error) error { return w.explain(o, err) }, w.close, limit, func() {
-		w.kill(fmt.Errorf("%w: the process of rank %d has not answered for %v (%s sets a longer timeout)", backend.ErrDeviceLost, o.rank, limit, timeoutVariable))
+		w.kill(fmt.Errorf("%w: the process of rank %d has not answered for %v (%s sets a longer timeout)", backend.ErrDeviceLost, o.rank, limit, world.TimeoutVariable))
 	})
 	r.abortAll = func(why error) {
 		w.kill(fmt.Errorf("%w: rank %d left the group: %w", backend.ErrDeviceLost, o.rank, why))

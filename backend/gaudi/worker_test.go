@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/fp8"
 )
 
@@ -162,14 +163,14 @@ func TestRankLosesItsDevice(t *testing.T) {
 func TestCollectiveTimeout(t *testing.T) {
 	devices(t, "gaudi2", "2")
 	t.Setenv("STANDIN_HCCL_SECONDS", "1000")
-	t.Setenv(timeoutVariable, "3s") // also the timeout for starting the processes
+	t.Setenv(world.TimeoutVariable, "3s") // also the timeout for starting the processes
 	w, ranks, runs := startTwo(t)
 	require.NoError(t, runs[0].Run(t.Context()))
 	for _, d := range ranks {
 		err := d.Read(d.vars.Lookup("x"), make([]byte, 16))
 		require.ErrorIs(t, err, backend.ErrDeviceLost)
 		require.EqualError(t, err, "gaudi: copy from the device: rank 0: device lost: waited 3s for its device or for other ranks; "+
-			"its last collective is allreduce (OCTET_HCCL_TIMEOUT sets a longer timeout)")
+			"its last collective is allreduce (OCTET_TIMEOUT sets a longer timeout)")
 	}
 	w.closeAll(t, ranks)
 }
@@ -177,14 +178,14 @@ func TestCollectiveTimeout(t *testing.T) {
 // A worker process that no longer answers ends all ranks.
 func TestWorkerTimeout(t *testing.T) {
 	devices(t, "gaudi2", "2")
-	t.Setenv(timeoutVariable, "1m")
+	t.Setenv(world.TimeoutVariable, "1m")
 	w, ranks, runs := startTwo(t)
 	w.list[1].remote.limit = 500 * time.Millisecond // shorter than the message says
 	require.NoError(t, w.list[1].cmd.Process.Signal(syscall.SIGSTOP))
 	for rank := range ranks { // rank 1 first: rank 0 gets the same error
 		err := runs[1-rank].Run(t.Context())
 		require.ErrorIs(t, err, backend.ErrDeviceLost)
-		require.EqualError(t, err, "gaudi: run program sum: device lost: the process of rank 1 has not answered for 1m2s (OCTET_HCCL_TIMEOUT sets a longer timeout)")
+		require.EqualError(t, err, "gaudi: run program sum: device lost: the process of rank 1 has not answered for 1m2s (OCTET_TIMEOUT sets a longer timeout)")
 	}
 	w.closeAll(t, ranks)
 }
@@ -238,9 +239,9 @@ func TestRanksWithoutANetwork(t *testing.T) {
 
 func TestTimeoutVariable(t *testing.T) {
 	devices(t, "gaudi2", "2")
-	t.Setenv(timeoutVariable, "soon")
+	t.Setenv(world.TimeoutVariable, "soon")
 	_, err := open("", backend.Options{Ranks: 2})
-	require.EqualError(t, err, `backend gaudi: OCTET_HCCL_TIMEOUT is "soon": a duration such as 10m or 1h30m is needed`)
+	require.EqualError(t, err, `backend gaudi: OCTET_TIMEOUT is "soon": a duration such as 10m or 1h30m is needed`)
 }
 
 // Workers end with their parent process, however it ends.

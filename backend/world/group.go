@@ -1,0 +1,276 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Group is the membership of one rank in a world. Its methods may be called from any
+// goroutine.
+//
+// A group that ended stays so: every call returns the same error, of type [*Lost], on every
+// rank. A group ends if a rank fails, if its process ends, hangs or is cut off, and if no
+// rank runs an op within the timeout while some rank waits.
+type Group struct {
+	place  Place
+	conn   *conn
+	hub    *hub // of rank 0, or of a world in one process; else nil
+	timing timing
+
+	step, ops  atomic.Int64
+	collective atomic.Pointer[string] // the last one that this rank reached; nil: none
+	waiting    atomic.Bool            // in it
+
+	gathering sync.Mutex    // held during Exchange
+	gathered  chan [][]byte // results of Exchange
+
+	mu     sync.Mutex
+	silent int // ticks since rank 0's last message
+	err    error
+	done   chan struct{} // closed when err is set, or the group was left
+}
+
+// timing are the intervals of a world; tests shorten them.
+type timing struct {
+	beat   time.Duration // between two signs of life
+	silent int           // beats without a sign of life after which a rank is lost
+	stall  int           // beats without progress after which a rank that others wait for is lost
+}
+
+// limit is how long a rank may give no sign of life.
+func (t timing) limit() time.Duration { return time.Duration(t.silent) * t.beat }
+
+// Causes of a [Lost].
+const closedCause = "its connection closed: the process ended, or the network failed"
+
+func (t timing) silentCause() string { return fmt.Sprintf("no sign of life for %v", t.limit()) }
+
+// Lost is the error of a group that ended. It is the same on all ranks.
+type Lost struct {
+	Rank  int    // the rank that was lost
+	Host  string // of its process
+	Step  int64  // that the rank was in, from 1; 0: before the first
+	Cause string
+	Code  int // the exit status for the processes of all ranks
+
+	err error // behind Cause, if the rank is of this process
+}
+
+// Unwrap returns the error that a rank of this process gave to Fail; nil for other ranks.
+func (l *Lost) Unwrap() error { return l.err }
+
+func (l *Lost) Error() string {
+	text := fmt.Sprintf("rank %d", l.Rank)
+	if l.Host != "" {
+		text += " on " + l.Host
+	}
+	if l.Step > 0 {
+		text += fmt.Sprintf(", in step %d", l.Step)
+	}
+	return text + ": " + l.Cause
+}
+
+// Exit statuses of [Lost].
+const (
+	CodeFailed = 1 // starting all ranks again may help
+	CodeInput  = 2 // it will not: a configuration or a file is wrong
+)
+
+// errLeft is the error of calls after Leave.
+var errLeft = errors.New("this rank has left the group")
+
+// newGroup returns a member that talks to the hub over a connection.
+func newGroup(p Place, c *conn, t timing) *Group {
+	g := &Group{place: p, conn: c, timing: t, gathered: make(chan [][]byte, 1), done: make(chan struct{})}
+	go g.read()
+	go g.beat()
+	return g
+}
+
+// Place returns the place of the group's rank.
+func (g *Group) Place() Place { return g.place }
+
+// Rank returns the rank, from 0.
+func (g *Group) Rank() int { return g.place.Rank }
+
+// Size returns the number of ranks.
+func (g *Group) Size() int { return g.place.Size }
+
+// Done is closed when the group ends, or after Leave.
+func (g *Group) Done() <-chan struct{} { return g.done }
+
+// Err returns why the group ended; nil while it works.
+func (g *Group) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.err
+}
+
+// AtStep records that this rank begins a step, from 1.
+func (g *Group) AtStep(step int) {
+	g.ops.Store(0)
+	g.step.Store(int64(step))
+}
+
+// RanOp records that this rank ran an op. It costs an atomic addition.
+func (g *Group) RanOp() { g.ops.Add(1) }
+
+// Waits records that this rank waits for the others in a collective, until Continues. A rank
+// that waits is not blamed for a stall.
+func (g *Group) Waits(collective *string) {
+	g.collective.Store(collective)
+	g.waiting.Store(true)
+}
+
+// Continues records that this rank no longer waits.
+func (g *Group) Continues() { g.waiting.Store(false) }
+
+// maxData is the maximum size of a rank's data in Exchange, in bytes.
+const maxData = 64 << 10
+
+// Exchange returns the data of all ranks, by rank. All ranks must call it with the same what,
+// which names it in errors. It is for small control data and takes a round trip to rank 0.
+func (g *Group) Exchange(ctx context.Context, what string, mine []byte) ([][]byte, error) {
+	if len(mine) > maxData {
+		return nil, fmt.Errorf("%s: %d bytes are too many for Exchange: at most %d", what, len(mine), maxData)
+	}
+	g.gathering.Lock()
+	defer g.gathering.Unlock()
+	if err := g.Err(); err != nil {
+		return nil, err
+	}
+	g.Waits(&what)
+	defer g.Continues()
+	if err := g.send(message{Kind: part, What: what, Data: mine}); err != nil {
+		return nil, err
+	}
+	select {
+	case parts := <-g.gathered:
+		return parts, nil
+	case <-g.done:
+		return nil, g.Err()
+	case <-ctx.Done():
+		g.Fail(CodeFailed, fmt.Errorf("it stopped waiting in %s: %w", what, context.Cause(ctx)))
+		return nil, ctx.Err()
+	}
+}
+
+// Fail ends the group because of this rank. code is the exit status for all processes. It
+// returns when the other ranks were told, or cannot be.
+func (g *Group) Fail(code int, cause error) {
+	if g.Err() != nil {
+		return
+	}
+	if g.hub != nil {
+		g.hub.failed(g.place.Rank, cause)
+	}
+	if err := g.send(message{Kind: failed, Lost: &Lost{Cause: cause.Error(), Code: code}}); err == nil {
+		select { // the hub answers with the error of all ranks
+		case <-g.done:
+		case <-time.After(g.timing.limit()):
+		}
+	}
+	g.end(&Lost{Rank: g.place.Rank, Step: g.step.Load(), Cause: cause.Error(), Code: code, err: cause})
+	g.flush()
+}
+
+// Leave ends the membership once all ranks have called it.
+func (g *Group) Leave(ctx context.Context) error {
+	_, err := g.Exchange(ctx, "the end of the run", nil)
+	if err == nil {
+		err = g.send(message{Kind: left})
+	}
+	if err == nil {
+		g.end(errLeft)
+	}
+	g.flush()
+	return err
+}
+
+// flush waits until the hub of this process has told all ranks how the group ended.
+func (g *Group) flush() {
+	if g.hub != nil && g.place.Rank == 0 {
+		select {
+		case <-g.hub.finished:
+		case <-time.After(g.timing.limit()):
+		}
+	}
+}
+
+// end ends the membership; the first call counts.
+func (g *Group) end(why error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err == nil {
+		g.err = why
+		close(g.done)
+		g.conn.close()
+	}
+}
+
+// send sends a message to the hub. If that fails, read finds out why, and send returns it.
+func (g *Group) send(m message) error {
+	if err := g.conn.send(m); err != nil {
+		g.conn.close()
+		<-g.done
+		return g.Err()
+	}
+	return nil
+}
+
+// read handles the messages of the hub until the group ends.
+func (g *Group) read() {
+	for {
+		m, err := g.conn.receive()
+		if err != nil {
+			g.end(&Lost{Rank: 0, Cause: closedCause, Code: CodeFailed})
+			return
+		}
+		g.mu.Lock()
+		g.silent = 0
+		g.mu.Unlock()
+		switch m.Kind {
+		case parts:
+			g.gathered <- m.Parts
+		case ended:
+			if g.hub != nil {
+				m.Lost.err = g.hub.cause(m.Lost.Rank)
+			}
+			g.end(m.Lost)
+			return
+		}
+	}
+}
+
+// beat sends signs of life, and watches those of rank 0. It counts ticks instead of time, so
+// that a suspended machine blames no rank.
+func (g *Group) beat() {
+	ticker := time.NewTicker(g.timing.beat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-g.done:
+			return
+		case <-ticker.C:
+		}
+		g.mu.Lock()
+		g.silent++
+		silent := g.silent > g.timing.silent
+		g.mu.Unlock()
+		if silent {
+			g.end(&Lost{Rank: 0, Cause: g.timing.silentCause(), Code: CodeFailed})
+			return
+		}
+		m := message{Kind: alive, Step: g.step.Load(), Ops: g.ops.Load(), Waiting: g.waiting.Load()}
+		if what := g.collective.Load(); what != nil {
+			m.What = *what
+		}
+		if g.send(m) != nil {
+			return
+		}
+	}
+}

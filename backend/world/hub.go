@@ -1,0 +1,280 @@
+package world
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// hub connects the members of a world. It runs in the process of rank 0, which is a member
+// like the others. One goroutine handles all messages, in run.
+type hub struct {
+	timing   timing
+	members  []*member // by rank
+	events   chan event
+	finished chan struct{} // closed when all members were told the end
+	stalled  int           // beats without progress of any member
+
+	mu     sync.Mutex
+	causes map[int]error // of ranks of this process that failed
+}
+
+// failed records why a rank of this process fails, since a message has its text alone.
+func (h *hub) failed(rank int, cause error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.causes[rank] = cause
+}
+
+func (h *hub) cause(rank int) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.causes[rank]
+}
+
+// member is the hub's side of a rank's connection.
+type member struct {
+	host string
+	conn *conn
+	out  chan message
+
+	part      *message // of the Exchange in progress
+	silent    int      // beats since the last message
+	step, ops int64
+	last      string // the last collective that it reached
+	waits     bool   // in it
+	moved     bool   // since the last beat of the hub
+	left      bool
+	closed    bool // its connection
+}
+
+// event is a message of a member, or the end of its connection.
+type event struct {
+	rank int
+	message
+	err error
+}
+
+// queue is the number of messages that the hub holds for a member that does not read.
+const queue = 64
+
+// newHub starts a hub over connections, by rank.
+func newHub(t timing, hosts []string, conns []*conn) *hub {
+	h := &hub{timing: t, events: make(chan event, len(conns)), finished: make(chan struct{}), causes: map[int]error{}}
+	for rank, c := range conns {
+		m := &member{host: hosts[rank], conn: c, out: make(chan message, queue)}
+		h.members = append(h.members, m)
+		go m.write()
+		go h.read(rank, c)
+	}
+	go h.run()
+	return h
+}
+
+// write sends the member's messages. A failed write closes the connection, which ends read.
+func (m *member) write() {
+	for message := range m.out {
+		if m.conn.send(message) != nil {
+			m.conn.close()
+		}
+	}
+}
+
+// read forwards a member's messages to run, until the connection or the hub ends.
+func (h *hub) read(rank int, c *conn) {
+	for {
+		m, err := c.receive()
+		select {
+		case h.events <- event{rank, m, err}:
+		case <-h.finished:
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// run handles the messages of all members until the group ends.
+func (h *hub) run() {
+	ticker := time.NewTicker(h.timing.beat)
+	defer ticker.Stop()
+	for _, m := range h.members {
+		m.post(message{Kind: joined})
+	}
+	var lost *Lost
+	for over := false; !over; {
+		select {
+		case e := <-h.events:
+			over, lost = h.handle(e)
+		case <-ticker.C:
+			lost = h.tick()
+			over = lost != nil
+		}
+	}
+	for _, m := range h.members {
+		if lost != nil {
+			m.post(message{Kind: ended, Lost: lost})
+		}
+		close(m.out)
+	}
+	h.drain()
+	for _, m := range h.members {
+		m.conn.close()
+	}
+	close(h.finished)
+}
+
+// drain reads until all members have closed their connections: a connection that the hub
+// closes first could lose the last message.
+func (h *hub) drain() {
+	limit := time.After(h.timing.limit())
+	for slices.ContainsFunc(h.members, func(m *member) bool { return !m.closed }) {
+		select {
+		case e := <-h.events:
+			h.members[e.rank].closed = e.err != nil
+		case <-limit:
+			return
+		}
+	}
+}
+
+// post queues a message for the member.
+func (m *member) post(x message) (ok bool) {
+	select {
+	case m.out <- x:
+		return true
+	default:
+		return false
+	}
+}
+
+// handle handles a message. over says that the group ended; lost is nil if all members left.
+func (h *hub) handle(e event) (over bool, lost *Lost) {
+	m := h.members[e.rank]
+	m.closed = e.err != nil
+	switch {
+	case e.err != nil && m.left:
+		return false, nil
+	case e.err != nil:
+		return true, h.lost(e.rank, closedCause)
+	}
+	m.silent = 0
+	switch e.Kind {
+	case alive:
+		m.moved = m.moved || m.step != e.Step || m.ops != e.Ops
+		m.step, m.ops, m.last, m.waits = e.Step, e.Ops, e.What, e.Waiting
+	case part:
+		m.part, m.last, m.moved = &e.message, e.What, true
+		return h.gather()
+	case failed:
+		lost = h.lost(e.rank, e.Lost.Cause)
+		lost.Code = e.Lost.Code
+		return true, lost
+	case left:
+		m.left = true
+		for _, other := range h.members {
+			if !other.left {
+				return false, nil
+			}
+		}
+		return true, nil
+	}
+	return false, nil
+}
+
+// gather answers all members once each has given its part.
+func (h *hub) gather() (over bool, lost *Lost) {
+	answer := message{Kind: parts}
+	for rank, m := range h.members {
+		if m.part == nil {
+			return false, nil
+		}
+		if first := h.members[0].part.What; m.part.What != first {
+			return true, h.lost(rank, fmt.Sprintf("the ranks run different programs: rank 0 is in %s, rank %d in %s", first, rank, m.part.What))
+		}
+		answer.Parts = append(answer.Parts, m.part.Data)
+	}
+	for rank, m := range h.members {
+		m.part = nil
+		if !m.post(answer) {
+			return true, h.lost(rank, "it does not read its messages")
+		}
+	}
+	return false, nil
+}
+
+// tick sends signs of life and returns the rank that gives none, or that stalls the others;
+// nil if all is well.
+func (h *hub) tick() *Lost {
+	moved, waiting, slowest := false, 0, -1
+	last := 0 // of all members
+	for rank, m := range h.members {
+		if m.left {
+			continue
+		}
+		if m.silent++; m.silent > h.timing.silent {
+			return h.lost(rank, h.timing.silentCause())
+		}
+		if !m.post(message{Kind: alive}) {
+			return h.lost(rank, "it does not read its messages")
+		}
+		moved, m.moved = moved || m.moved, false
+		if h.members[last].after(m) {
+			last = rank
+		}
+		switch {
+		case m.waits || m.part != nil:
+			waiting++
+		case slowest < 0 || h.members[slowest].after(m):
+			slowest = rank
+		}
+	}
+	if moved || waiting == 0 {
+		h.stalled = 0
+		return nil
+	}
+	if h.stalled++; h.stalled <= h.timing.stall {
+		return nil
+	}
+	waited := time.Duration(h.timing.stall) * h.timing.beat
+	if slowest < 0 {
+		return h.lost(last, fmt.Sprintf("all ranks waited for %v, this one in %s: their programs differ", waited, h.members[last].last))
+	}
+	return h.lost(slowest, fmt.Sprintf("the other ranks waited for it for %v; its last collective is %s (%s gives more time)",
+		waited, cmp.Or(h.members[slowest].last, "none"), TimeoutVariable))
+}
+
+// after reports whether m has come further than other.
+func (m *member) after(other *member) bool {
+	return m.step > other.step || m.step == other.step && m.ops > other.ops
+}
+
+// lost returns the error of a rank.
+func (h *hub) lost(rank int, cause string) *Lost {
+	m := h.members[rank]
+	return &Lost{Rank: rank, Host: m.host, Step: m.step, Cause: cause, Code: CodeFailed}
+}
+
+// Local returns the groups of n ranks in one process, in order of rank. timeout is how long
+// ranks wait while no rank runs an op.
+func Local(n int, timeout time.Duration) []*Group { return local(n, timingOf(timeout)) }
+
+func local(n int, t timing) []*Group {
+	var ends []net.Conn
+	var conns []*conn
+	for range n {
+		a, b := net.Pipe()
+		ends, conns = append(ends, a), append(conns, newConn(b))
+	}
+	h := newHub(t, make([]string, n), conns)
+	list := make([]*Group, n)
+	for rank := range list {
+		list[rank] = newGroup(Place{Rank: rank, Size: n, LocalRank: rank}, newConn(ends[rank]), t)
+		list[rank].hub = h
+	}
+	return list
+}

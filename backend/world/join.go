@@ -1,0 +1,296 @@
+package world
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Identity is what must be equal in all processes of a run, in the order of its comparison.
+type Identity []Field
+
+// Field is a property of a run, such as {"configuration", its hash}.
+type Field struct{ Name, Value string }
+
+// greeting is the content of a member's hello.
+type greeting struct {
+	Rank, Size int
+	Host       string
+	PID        int
+	Identity   Identity
+}
+
+func (g *greeting) String() string { return fmt.Sprintf("%s, process %d", g.Host, g.PID) }
+
+// Options are the parameters of Join.
+type Options struct {
+	Place    Place // with an Address
+	Identity Identity
+	Secret   Secret        // needed unless Address is of this machine's loopback interface
+	Timeout  time.Duration // see Local
+	Wait     time.Duration // for the other processes; 0: five minutes
+
+	timing timing // zero: that of Timeout
+}
+
+// Join connects this process to the other ranks: rank 0 listens at the place's address, and
+// the others connect. It returns when all ranks have joined. An error that starting again
+// cannot mend, such as two configurations or secrets, is a [*Lost] with CodeInput.
+func Join(ctx context.Context, o Options) (*Group, error) {
+	if _, err := CheckAddress(o.Place.Address); err != nil {
+		return nil, err
+	}
+	host, _, err := net.SplitHostPort(o.Place.Address)
+	if err != nil {
+		return nil, err
+	}
+	if o.Secret == nil && !isLoopback(host) {
+		return nil, fmt.Errorf("the rendezvous %s is reachable from other machines, so it needs a secret: set %s to a file with %d or more bytes, the same on all machines", o.Place.Address, secretVariable, minSecret)
+	}
+	if o.timing == (timing{}) {
+		o.timing = timingOf(o.Timeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Wait, 5*time.Minute))
+	defer cancel()
+	config, err := o.Secret.tlsConfig()
+	if err != nil {
+		return nil, err
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	mine := &greeting{Rank: o.Place.Rank, Size: o.Place.Size, Host: name, PID: os.Getpid(), Identity: o.Identity}
+	if o.Place.Rank == 0 {
+		return o.listen(ctx, config, mine)
+	}
+	return o.dial(ctx, config, mine)
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// arrival is a process that greeted rank 0, or an error of a connection.
+type arrival struct {
+	conn  *conn
+	hello *greeting
+	err   error
+}
+
+// listen waits for the hellos of all other ranks and starts the hub.
+func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting) (*Group, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", o.Place.Address)
+	if err != nil {
+		return nil, &Lost{Rank: 0, Cause: fmt.Sprintf("it cannot listen at the rendezvous: %v", err), Code: CodeInput}
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	arrivals := make(chan arrival)
+	go accept(ctx, l, config, arrivals)
+	there, here := net.Pipe()
+	conns := make([]*conn, mine.Size)
+	greetings := make([]*greeting, mine.Size)
+	conns[0], greetings[0] = newConn(here), mine
+	var strange error // the last connection that was no member's
+	var lost *Lost
+	for missing := mine.Size - 1; missing > 0; {
+		select {
+		case a := <-arrivals:
+			if a.err != nil {
+				strange = a.err
+				continue
+			}
+			missing--
+			if lost == nil {
+				lost = refuse(greetings, a.hello)
+				if lost == nil {
+					conns[a.hello.Rank], greetings[a.hello.Rank] = a.conn, a.hello
+					continue
+				}
+				refuseAll(conns[1:], lost)
+				// Processes that connect a little later hear the reason, too.
+				ctx, cancel = context.WithTimeout(ctx, linger)
+				defer cancel()
+			}
+			refuseAll([]*conn{a.conn}, lost)
+		case <-ctx.Done():
+			if lost == nil {
+				lost = absent(conns, ctx, strange)
+				refuseAll(conns[1:], lost)
+			}
+			return nil, lost
+		}
+	}
+	if lost != nil {
+		return nil, lost
+	}
+	hosts := make([]string, mine.Size)
+	for rank, g := range greetings {
+		hosts[rank] = g.Host
+	}
+	h := newHub(o.timing, hosts, conns)
+	g := newGroup(o.Place, newConn(there), o.timing)
+	g.hub = h
+	return g, nil
+}
+
+// linger is how long rank 0 listens after it has refused a rank.
+const linger = 2 * time.Second
+
+// accept sends the processes that greet to arrivals, until the listener closes.
+func accept(ctx context.Context, l net.Listener, config *tls.Config, arrivals chan<- arrival) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			a := receiveHello(tls.Server(c, config))
+			if a.err != nil {
+				a.err = fmt.Errorf("a connection from %s: %w", c.RemoteAddr(), a.err)
+				_ = c.Close() // it is no member's
+			}
+			select {
+			case arrivals <- a:
+			case <-ctx.Done():
+				_ = c.Close()
+			}
+		}()
+	}
+}
+
+// helloTimeout bounds the time of a handshake and a hello.
+const helloTimeout = 10 * time.Second
+
+func receiveHello(c *tls.Conn) (a arrival) {
+	a.conn = newConn(c)
+	if a.err = c.SetReadDeadline(time.Now().Add(helloTimeout)); a.err != nil {
+		return a
+	}
+	var m message
+	if m, a.err = a.conn.receive(); a.err != nil {
+		return a
+	}
+	if a.hello = m.Hello; m.Kind != hello || m.Hello == nil {
+		a.err = errors.New("it does not greet")
+		return a
+	}
+	a.err = c.SetReadDeadline(time.Time{})
+	return a
+}
+
+// refuse returns why a process cannot join those that have; nil if it can.
+func refuse(known []*greeting, g *greeting) *Lost {
+	mine := known[0]
+	lost := &Lost{Rank: g.Rank, Host: g.Host, Code: CodeInput}
+	switch {
+	case g.Size != mine.Size:
+		lost.Cause = fmt.Sprintf("it is one of %d ranks, rank 0 one of %d", g.Size, mine.Size)
+	case g.Rank < 0 || g.Rank >= g.Size:
+		lost.Cause = fmt.Sprintf("ranks are 0 to %d", g.Size-1)
+	case known[g.Rank] != nil:
+		lost.Cause = fmt.Sprintf("two processes say they are rank %d: %v, and %v", g.Rank, known[g.Rank], g)
+	default:
+		field := slices.IndexFunc(mine.Identity, func(f Field) bool { return !slices.Contains(g.Identity, f) })
+		if field < 0 {
+			return nil
+		}
+		f, theirs := mine.Identity[field], "none"
+		for _, other := range g.Identity {
+			if other.Name == f.Name {
+				theirs = other.Value
+			}
+		}
+		lost.Cause = fmt.Sprintf("its %s differs: %s, rank 0 on %s has %s", f.Name, theirs, mine.Host, f.Value)
+	}
+	return lost
+}
+
+// absent returns the error of ranks that did not join in time.
+func absent(conns []*conn, ctx context.Context, strange error) *Lost {
+	lost := &Lost{Rank: -1, Code: CodeFailed}
+	var names []string
+	for rank, c := range conns {
+		if c != nil {
+			continue
+		}
+		if lost.Rank < 0 {
+			lost.Rank = rank
+		}
+		if len(names) < 8 {
+			names = append(names, fmt.Sprint(rank))
+		}
+	}
+	lost.Cause = fmt.Sprintf("it did not join (missing: rank %s of %d): %v", strings.Join(names, ", "), len(conns), context.Cause(ctx))
+	if strange != nil {
+		lost.Cause += fmt.Sprintf("; %v", strange)
+		if errors.Is(strange, errSecret) {
+			lost.Code = CodeInput
+		}
+	}
+	return lost
+}
+
+// refuseAll tells processes that joined why the group does not begin.
+func refuseAll(conns []*conn, lost *Lost) {
+	for _, c := range conns {
+		if c != nil {
+			_ = c.send(message{Kind: ended, Lost: lost}) // rank 0 reports the reason in any case
+			c.close()
+		}
+	}
+}
+
+// dial connects to rank 0, which may start later, and waits until all ranks have joined.
+func (o Options) dial(ctx context.Context, config *tls.Config, mine *greeting) (*Group, error) {
+	const shortest, longest = 20 * time.Millisecond, time.Second
+	dialer := tls.Dialer{Config: config}
+	for pause := shortest; ; pause = min(2*pause, longest) {
+		c, err := dialer.DialContext(ctx, "tcp", o.Place.Address)
+		if err == nil {
+			return o.greet(ctx, newConn(c), mine)
+		}
+		if errors.Is(err, errSecret) {
+			return nil, &Lost{Rank: mine.Rank, Host: mine.Host, Cause: err.Error(), Code: CodeInput}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("rank %d: rank 0 does not answer at %s: %w", mine.Rank, o.Place.Address, err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// greet waits for rank 0's answer to a hello.
+func (o Options) greet(ctx context.Context, c *conn, mine *greeting) (*Group, error) {
+	stop := context.AfterFunc(ctx, c.close)
+	defer stop()
+	err := c.send(message{Kind: hello, Hello: mine})
+	var m message
+	if err == nil {
+		m, err = c.receive()
+	}
+	switch {
+	case err == nil && m.Kind == joined:
+		return newGroup(o.Place, c, o.timing), nil
+	case err == nil && m.Lost != nil:
+		err = m.Lost
+	case ctx.Err() != nil:
+		err = fmt.Errorf("rank %d: other ranks did not join: %w", mine.Rank, context.Cause(ctx))
+	default:
+		err = &Lost{Rank: 0, Cause: closedCause, Code: CodeFailed}
+	}
+	c.close()
+	return nil, err
+}
