@@ -93,7 +93,7 @@ func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting)
 	if err != nil {
 		return nil, &Lost{Rank: 0, Cause: fmt.Sprintf("it cannot listen at the rendezvous: %v", err), Code: CodeInput}
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }() // no more ranks are awaited
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	arrivals := make(chan arrival)
@@ -126,7 +126,7 @@ func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting)
 			refuseAll([]*conn{a.conn}, lost)
 		case <-ctx.Done():
 			if lost == nil {
-				lost = absent(conns, ctx, strange)
+				lost = absent(ctx, conns, strange)
 				refuseAll(conns[1:], lost)
 			}
 			return nil, lost
@@ -218,7 +218,7 @@ func refuse(known []*greeting, g *greeting) *Lost {
 }
 
 // absent returns the error of ranks that did not join in time.
-func absent(conns []*conn, ctx context.Context, strange error) *Lost {
+func absent(ctx context.Context, conns []*conn, strange error) *Lost {
 	lost := &Lost{Rank: -1, Code: CodeFailed}
 	var names []string
 	for rank, c := range conns {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -95,7 +96,7 @@ func TestJoinRefuses(t *testing.T) {
 				}
 			})
 			require.Less(t, time.Since(start), 5*time.Second)
-			lost, ok := errs[0].(*Lost)
+			lost, ok := errors.AsType[*Lost](errs[0])
 			require.True(t, ok, "%v", errs[0])
 			require.ErrorContains(t, lost, want)
 			require.Equal(t, CodeInput, lost.Code)
@@ -105,7 +106,7 @@ func TestJoinRefuses(t *testing.T) {
 	}
 }
 
-// A process with another secret is told so; rank 0 keeps waiting, since anybody could connect.
+// A process with another secret is told so; rank 0 keeps waiting, since strangers can connect.
 func TestJoinSecrets(t *testing.T) {
 	_, errs := attempts(t, 2, func(o *Options) {
 		o.Wait = time.Second
@@ -113,7 +114,7 @@ func TestJoinSecrets(t *testing.T) {
 			o.Secret = []byte("another secret")
 		}
 	})
-	lost, ok := errs[1].(*Lost)
+	lost, ok := errors.AsType[*Lost](errs[1])
 	require.True(t, ok, "%v", errs[1])
 	require.ErrorContains(t, lost, "another secret: all need the same OCTET_SECRET_FILE")
 	require.Equal(t, CodeInput, lost.Code)
@@ -171,7 +172,7 @@ func TestJoinOccupied(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	_, err = Join(t.Context(), Options{Place: Place{Size: 2, Address: l.Addr().String()}})
-	lost, ok := err.(*Lost)
+	lost, ok := errors.AsType[*Lost](err)
 	require.True(t, ok)
 	require.ErrorContains(t, err, "rank 0: it cannot listen at the rendezvous: ")
 	require.Equal(t, CodeInput, lost.Code)

@@ -79,7 +79,7 @@ func (t *tail) continues(f io.ReaderAt) bool {
 	return bytes.Equal(there[:n], t.before)
 }
 
-// unchanged reports whether two states of a path are those of one file that nobody wrote in
+// unchanged reports whether two states of a path are those of one file without a write in
 // between; a is nil for no file.
 func unchanged(a, b fs.FileInfo) bool {
 	return a != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
