@@ -365,7 +365,7 @@ func (g *GEMM) runStream(worker, task int) {
 	tile := acc[:streamRows*nr]
 	out := &g.workers[worker].out
 	lda := pool.RoundUp(g.K, nr) + lineFloats
-	kern.Decode(a, lda, nr, g.a, g.M, g.K)
+	g.decode(worker, a, lda, nr, g.a, g.M, g.K, true)
 	for j := left; j < right; j += nr {
 		clear(tile)
 		width, scale := min(nr, right-j), float32(1)
