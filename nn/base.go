@@ -61,11 +61,6 @@ func (b *Base) Build() error {
 	if b.built() {
 		return errors.New("nn: Build is called twice: call it once, after all layers and slots are declared")
 	}
-	for _, p := range b.Params {
-		if rows := p.Shape[0]; p.Sharded() && rows%b.Shards != 0 {
-			return fmt.Errorf("%s has %d rows, which %d ranks cannot share equally: use a number of ranks that divides them", p.Name, rows, b.Shards)
-		}
-	}
 	for _, l := range b.mlps {
 		if err := l.check(); err != nil {
 			return err
@@ -176,7 +171,7 @@ func (b *Base) CastWeights(p *Pass) {
 	b.Scales.clear(p.Program, true)
 	for _, w := range b.Params {
 		if w.Sharded() && w.whole != nil {
-			p.comm().Add(&backend.AllGather{X: w.Master, Out: w.whole})
+			p.comm().Add(&backend.AllGather{X: w.Master, Out: w.paddedWhole})
 		}
 	}
 	for _, e := range b.embeddings {

@@ -52,16 +52,5 @@ func (c Config) Validate() error {
 	case !(c.NormEps > 0):
 		return fmt.Errorf("model.norm_eps = %v: expected a positive number", c.NormEps)
 	}
-	for _, rows := range c.MatrixRows() {
-		if c.Shards > 1 && rows%c.Shards != 0 {
-			return fmt.Errorf("a matrix of %d rows cannot be sharded over %d ranks; use a divisor of all row counts", rows, c.Shards)
-		}
-	}
 	return nil
-}
-
-// MatrixRows lists the row counts of the sharded parameters. The number of
-// shards must divide each of them.
-func (c Config) MatrixRows() []int {
-	return []int{c.PaddedVocab(), c.Dim, c.KVHeads * c.HeadDim(), c.FFN}
 }

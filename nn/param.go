@@ -14,13 +14,14 @@ import (
 //
 // With Base.Shards ranks share the optimizer state of a matrix, as in stage 1 of
 // ZeRO: rank r holds the r-th of equal blocks of the master's rows, under the name of
-// the full tensor. Gradients are computed in full and reduce-scattered to those rows.
+// the full tensor. Rows of zeros pad the last blocks if the number of ranks does not divide
+// that of rows. Gradients are computed in full and reduce-scattered to those rows.
 // Readers need all rows: casts all-gather the masters into temporaries, and a master
 // that micro-batches read directly has a persistent full copy.
 type Param struct {
 	Name    string          // of a decoder: the name in Hugging Face's Llama
 	Shape   []int           // of the full tensor, padding rows included
-	Master  *backend.Tensor // F32 or BF16, or F16 with a scale; if sharded, this rank's rows
+	Master  *backend.Tensor // F32 or BF16, or F16 with a scale; if sharded, this rank's rows and padding
 	Grad    *backend.Tensor // F32 Stash [Shape]; nil until DeclareGrads
 	Reduced *backend.Tensor // the gradient that updates Master: Grad, or if sharded this rank's rows, F32 Stash
 
@@ -28,8 +29,11 @@ type Param struct {
 	Quantized bool // the recipe's optimizer formats apply: the weight of a linear layer other than the head
 	Rows      int  // rows without padding; less than Shape[0] if the vocabulary is padded
 
-	whole *backend.Tensor // all rows: Master, or if sharded a Stash copy; nil if only casts read it
-	std   float64         // standard deviation of the initial values; 0: all ones, a norm's gain
+	whole *backend.Tensor // all rows: Master, or if sharded of a Stash copy; nil if only casts read it
+	// The tensors that collectives read and write, of which whole and Grad are the first rows
+	// if shards have padding.
+	paddedWhole, paddedGrad *backend.Tensor
+	std                     float64 // standard deviation of the initial values; 0: all ones, a norm's gain
 }
 
 // Elems returns the number of elements of the full tensor.
@@ -81,7 +85,7 @@ func (b *Base) param(name string, quantized bool, std float64, shape ...int) *Pa
 		dtype = b.Recipe.Optimizer.Master
 	}
 	if p.Matrix && b.Shards > 1 {
-		shape = []int{shape[0] / b.Shards, shape[1]}
+		shape = []int{(shape[0] + b.Shards - 1) / b.Shards, shape[1]}
 	}
 	p.Master = b.Vars.Tensor(backend.Param, name, dtype, shape...)
 	if recipe.Scaled(dtype) {
@@ -97,10 +101,27 @@ func (b *Base) param(name string, quantized bool, std float64, shape ...int) *Pa
 // wholeOf returns all rows of a weight for a micro-batch that reads the master itself.
 func (b *Base) wholeOf(p *Param) *backend.Tensor {
 	if p.whole == nil {
-		p.whole = b.Vars.Tensor(backend.Stash, p.Name+".whole", p.Master.DType, p.Shape...)
-		p.whole.Scale = p.Master.Scale
+		p.paddedWhole = b.Vars.Tensor(backend.Stash, p.Name+".whole", p.Master.DType, p.paddedShape(b.Shards)...)
+		p.paddedWhole.Scale = p.Master.Scale
+		p.whole = p.withoutPadding(p.paddedWhole)
 	}
 	return p.whole
+}
+
+// paddedShape returns the shape of all ranks' blocks of rows together.
+func (p *Param) paddedShape(ranks int) []int {
+	if !p.Sharded() {
+		return p.Shape
+	}
+	return []int{ranks * p.Master.Rows(), p.Cols()}
+}
+
+// withoutPadding returns the parameter's rows of a tensor with all ranks' blocks.
+func (p *Param) withoutPadding(t *backend.Tensor) *backend.Tensor {
+	if t.Shape[0] == p.Shape[0] {
+		return t
+	}
+	return t.RowRange(0, p.Shape[0])
 }
 
 // gather returns all rows of a weight: the persistent copy if there is one, else a
@@ -109,10 +130,10 @@ func (p *Pass) gather(w *Param, name string) *backend.Tensor {
 	if w.whole != nil {
 		return w.whole
 	}
-	t := p.Temp(name, w.Master.DType, w.Shape...)
+	t := p.Temp(name, w.Master.DType, w.paddedShape(p.Ranks)...)
 	t.Scale = w.Master.Scale
 	p.comm().Add(&backend.AllGather{X: w.Master, Out: t})
-	return t
+	return w.withoutPadding(t)
 }
 
 // comm returns the program, which records nodes as collectives on their own queue.
@@ -125,7 +146,8 @@ func (b *Base) DeclareGrads() {
 		b.LossScale = b.Vars.Tensor(backend.State, "loss_scale", fp8.F32, 1)
 	}
 	for _, p := range b.Params {
-		p.Grad = b.Vars.Tensor(backend.Stash, p.Name+".grad", fp8.F32, p.Shape...)
+		p.paddedGrad = b.Vars.Tensor(backend.Stash, p.Name+".grad", fp8.F32, p.paddedShape(b.Shards)...)
+		p.Grad = p.withoutPadding(p.paddedGrad)
 		if p.Reduced = p.Grad; p.Sharded() {
 			p.Reduced = b.Vars.Tensor(backend.Stash, p.Name+".grad.shard", fp8.F32, p.Master.Shape...)
 		}
@@ -138,7 +160,7 @@ func (p *Pass) complete(param *Param) {
 	switch {
 	case !p.Last || p.Ranks < 2:
 	case param.Sharded():
-		p.comm().Add(&backend.ReduceScatter{X: param.Grad, Out: param.Reduced})
+		p.comm().Add(&backend.ReduceScatter{X: param.paddedGrad, Out: param.Reduced})
 	default:
 		p.comm().Add(&backend.AllReduce{X: param.Grad})
 	}

@@ -422,20 +422,6 @@ func (v *validator) contradictions(c Config) {
 		v.fail("train.on_spike = \"rewind\" needs a checkpoint from before the spike, but checkpoint.every = %d with checkpoint.keep_last = %d may leave none; use checkpoint.every = %d and checkpoint.keep_last = %d",
 			k.Every, k.KeepLast, max(cmp.Or(k.Every, 200), spikeSteps), max(k.KeepLast, 2))
 	}
-	if c.shards() > 1 && len(v.problems) == 0 {
-		v.shards(c)
-	}
-}
-
-// shards requires a number of ranks that divides the rows of every matrix.
-func (v *validator) shards(c Config) {
-	fits := func(ranks int) bool {
-		return !slices.ContainsFunc(c.ModelConfig().MatrixRows(), func(rows int) bool { return rows%ranks != 0 })
-	}
-	if ranks := c.Train.Ranks; !fits(ranks) {
-		v.fail("train.zero_stage = 1 shards matrices of %s rows, but train.ranks = %d does not divide all of these; use train.ranks = %d or train.zero_stage = 0",
-			strings.Trim(fmt.Sprint(c.ModelConfig().MatrixRows()), "[]"), ranks, nearestFit(ranks, ranks, fits))
-	}
 }
 
 // totals bounds the products of sizes, which memory plans and token counts compute

@@ -46,7 +46,7 @@
 //
 // With train.zero_stage = 1, stage 1 of ZeRO (Rajbhandari et al. 2020), rank r holds
 // the r-th of equal blocks of rows of each matrix's master and moments, and of their
-// block scales. The last micro-batch reduce-scatters gradients to these rows, AdamW
+// block scales. Rows of zeros pad the last blocks if ranks do not divide the rows. The last micro-batch reduce-scatters gradients to these rows, AdamW
 // updates them, and the casts of weights all-gather the masters. Cast weights,
 // vectors and per-tensor scales are replicated. The results equal those of replicated
 // state, except that the squared gradient norm is summed in another order, which

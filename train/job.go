@@ -43,8 +43,8 @@ type Job struct {
 	network   Network
 	health    *nn.Health
 	optimizer *AdamW
-	sharded   map[*backend.Tensor]bool // tensors that are sharded over the ranks
-	localAmax bool                     // for tests: amaxes are not reduced over ranks
+	sharded   map[*backend.Tensor]int // see listShards
+	localAmax bool                    // for tests: amaxes are not reduced over ranks
 }
 
 // Variant is the position of a micro-batch in its step. First writes gradients

@@ -260,6 +260,24 @@ func TestRanksAgree(t *testing.T) {
 	require.Greater(t, compared[backend.State], 5)
 }
 
+// Three ranks do not divide the rows of the matrices.
+func TestShardsWithPadding(t *testing.T) {
+	devices(t, "gaudi2", "3")
+	var all [2][]train.StepResult
+	for stage := range all {
+		c := small("bf16")
+		c.Model.Layers, c.Optimizer.Clip = 1, 0
+		c.Train.MicroBatch, c.Train.Ranks, c.Train.ZeroStage = 2, 3, stage
+		tr, list := trainer(t, c, "gaudi")
+		all[stage] = take(t, tr, 3)
+		closeAll(t, list)
+	}
+	for i := range all[0] {
+		require.InEpsilon(t, all[0][i].GradNorm, all[1][i].GradNorm, 0x1p-22)
+		require.Equal(t, all[0][i].Loss, all[1][i].Loss)
+	}
+}
+
 // Ranks with a sharded optimizer take the steps of ranks with full optimizer state: in
 // bf16 bit for bit except for the norm's last bits; in FP8, where devices draw their own
 // random bits, within the tolerance of a run on emu. Unsharded state, including the
