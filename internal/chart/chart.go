@@ -115,9 +115,10 @@ func (c *Chart) draw() (d drawing) {
 	legend := c.legend()
 	d.open(leftOf+width+rightOf, above+height+below+lineHeight*float64(len(legend)), c.Title, c.note())
 	d.axes(x, y, c.X.Label, c.Y.Label)
-	// Lines beyond the axes' ends are clipped by a nested element, which needs no id.
+	// Lines beyond the axes' ends are clipped by a nested element, which needs no id. It has room
+	// for the dots at the ends.
 	fmt.Fprintf(&d, `<svg x="%s" y="%s" width="%s" height="%s" viewBox="%[1]s %[2]s %[3]s %[4]s">`,
-		number(leftOf), number(above), number(width), number(height))
+		number(leftOf-dotRadius), number(above-dotRadius), number(width+2*dotRadius), number(height+2*dotRadius))
 	for _, l := range c.Lines {
 		if l.Low != nil {
 			d.band(x, y, l)
@@ -181,7 +182,10 @@ func (d *drawing) axes(x, y scale, xLabel, yLabel string) {
 }
 
 // dotted is the number of points up to which a line has a dot at each.
-const dotted = 24
+const (
+	dotted    = 24
+	dotRadius = 2.5 // pixels
+)
 
 // line draws a line without its gaps, with dots at points that a line would not show.
 func (d *drawing) line(x, y scale, l Line) {
@@ -206,7 +210,7 @@ func (d *drawing) line(x, y scale, l Line) {
 	}
 	d.WriteString(`"/>`)
 	for _, p := range dots {
-		fmt.Fprintf(d, `<circle class="dot b%d" cx="%s" cy="%s" r="2.5"/>`, color, number(p.x), number(p.y))
+		fmt.Fprintf(d, `<circle class="dot b%d" cx="%s" cy="%s" r="%s"/>`, color, number(p.x), number(p.y), number(dotRadius))
 	}
 }
 

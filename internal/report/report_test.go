@@ -182,6 +182,23 @@ func TestEmptyRuns(t *testing.T) {
 	elements(t, Page(Options{Title: "begun"}, runs.GroupsOf(list)))
 }
 
+// TestSummary compares three pairs with known differences.
+func TestSummary(t *testing.T) {
+	top := t.TempDir()
+	for seed, losses := range [][2]float64{{2, 2.02}, {4, 4.08}, {5, 5.15}} { // 1, 2 and 3 %
+		for i, recipe := range []string{"bf16", "fp8"} {
+			dir := filepath.Join(top, fmt.Sprint(recipe, seed))
+			writeRun(t, dir, recipe, seed, 1, 10)
+			line := fmt.Sprintf(`{"step":1,"loss":1,"val_loss":%g}`+"\n", losses[i])
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "metrics.jsonl"), []byte(line), 0o600))
+		}
+	}
+	list, err := runs.OpenAll(top)
+	require.NoError(t, err)
+	page := string(Page(Options{Title: "three seeds"}, runs.GroupsOf(list)))
+	require.Contains(t, page, `<tr><th scope="row">fp8</th><td>3</td><td>3.7500</td><td>2.0200</td><td>5.1500</td><td>bf16</td><td>+2.000 %</td><td>0.577 %</td><td>0.074</td></tr>`)
+}
+
 // TestBaselineOf names the one baseline.
 func TestBaselineOf(t *testing.T) {
 	a, b := &runs.Group{Name: "a"}, &runs.Group{Name: "b"}

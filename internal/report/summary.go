@@ -61,7 +61,7 @@ func (p *builder) summary(groups []*runs.Group) {
 			d := stats.PairedOf(relative(own, baseline))
 			row[5], row[6] = g.Baseline.Name, "not finite"
 			if len(finite([]float64{d.Mean})) > 0 {
-				row[7] = fmt.Sprintf("%+.3f %%", d.Mean)
+				row[6] = fmt.Sprintf("%+.3f %%", d.Mean)
 				if d.N > 1 {
 					row[7], row[8] = fmt.Sprintf("%.3f %%", d.StdErr), fmt.Sprintf("%.2g", d.P)
 				}
