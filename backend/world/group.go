@@ -17,7 +17,7 @@ import (
 // rank runs an op within the timeout while some rank waits.
 type Group struct {
 	place  Place
-	conn   *conn
+	conn   link
 	hub    *hub // of rank 0, or of a world in one process; else nil
 	timing timing
 
@@ -84,7 +84,7 @@ const (
 var errLeft = errors.New("this rank has left the group")
 
 // newGroup returns a member that talks to the hub over a connection.
-func newGroup(p Place, c *conn, t timing) *Group {
+func newGroup(p Place, c link, t timing) *Group {
 	g := &Group{place: p, conn: c, timing: t, gathered: make(chan [][]byte, 1), done: make(chan struct{})}
 	go g.read()
 	go g.beat()
@@ -165,10 +165,7 @@ func (g *Group) Fail(code int, cause error) {
 	if g.Err() != nil {
 		return
 	}
-	if g.hub != nil {
-		g.hub.failed(g.place.Rank, cause)
-	}
-	if err := g.send(message{Kind: failed, Lost: &Lost{Cause: cause.Error(), Code: code}}); err == nil {
+	if err := g.send(message{Kind: failed, Lost: &Lost{Cause: cause.Error(), Code: code, err: cause}}); err == nil {
 		select { // the hub answers with the error of all ranks
 		case <-g.done:
 		case <-time.After(g.timing.limit()):
@@ -237,9 +234,6 @@ func (g *Group) read() {
 		case parts:
 			g.gathered <- m.Parts
 		case ended:
-			if g.hub != nil {
-				m.Lost.err = g.hub.cause(m.Lost.Rank)
-			}
 			g.end(m.Lost)
 			return
 		}

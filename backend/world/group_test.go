@@ -51,7 +51,7 @@ func requireLost(t *testing.T, groups []*Group, rank int, cause string) *Lost {
 
 // worlds are a world of goroutines and one of connections.
 var worlds = map[string]func(t *testing.T, n int, w timing) []*Group{
-	"local": func(_ *testing.T, n int, w timing) []*Group { return local(n, w) },
+	"local": func(_ *testing.T, n int, w timing) []*Group { return localGroups(n, w) },
 	"TCP":   func(t *testing.T, n int, w timing) []*Group { return join(t, n, func(o *Options) { o.timing = w }) },
 }
 
@@ -107,7 +107,7 @@ func TestFail(t *testing.T) {
 
 // Ranks of one process get the error itself.
 func TestFailWraps(t *testing.T) {
-	groups := local(3, quick)
+	groups := localGroups(3, quick)
 	groups[1].Fail(CodeFailed, fmt.Errorf("read: %w", context.DeadlineExceeded))
 	for _, g := range groups {
 		<-g.Done()
@@ -117,7 +117,7 @@ func TestFailWraps(t *testing.T) {
 
 // A rank whose context ends in Exchange ends the group.
 func TestCancel(t *testing.T) {
-	groups := local(2, quick)
+	groups := localGroups(2, quick)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
 		time.Sleep(quick.beat)
@@ -144,9 +144,9 @@ func TestConnectionCloses(t *testing.T) {
 // A rank without a sign of life is lost.
 func TestSilence(t *testing.T) {
 	w := timing{beat: 10 * time.Millisecond, silent: 50, stall: 1000}
-	here, there := net.Pipe()
-	h := newHub(w, []string{"a", "b"}, []*conn{newConn(here), pipe(t)})
-	g := newGroup(Place{Size: 2}, newConn(there), w)
+	here, there := newLocal()
+	h := newHub(w, []string{"a", "b"}, []link{here, pipe(t)})
+	g := newGroup(Place{Size: 2}, there, w)
 	g.hub = h
 	requireLost(t, []*Group{g}, 1, "rank 1 on b: no sign of life for 500ms")
 	<-h.finished
@@ -157,7 +157,7 @@ func TestSilence(t *testing.T) {
 }
 
 // pipe returns a connection whose other end reads, but says nothing.
-func pipe(t *testing.T) *conn {
+func pipe(t *testing.T) link {
 	a, b := net.Pipe()
 	t.Cleanup(func() { _ = b.Close() })
 	go func() {
@@ -203,21 +203,21 @@ func TestStall(t *testing.T) {
 
 // No rank is lost while all compute, however long an op takes.
 func TestNoStallWithoutWait(t *testing.T) {
-	groups := local(2, timing{beat: time.Millisecond, silent: 10_000, stall: 5})
+	groups := localGroups(2, timing{beat: time.Millisecond, silent: 10_000, stall: 5})
 	time.Sleep(200 * time.Millisecond)
 	each(groups, func(g *Group) { require.NoError(t, g.Leave(t.Context())) })
 }
 
 // Ranks that are in different collectives are told so.
 func TestDifferentPrograms(t *testing.T) {
-	groups := local(2, quick)
+	groups := localGroups(2, quick)
 	each(groups, func(g *Group) {
 		_, err := g.Exchange(t.Context(), []string{"the loss", "the norm"}[g.Rank()], nil)
 		require.Error(t, err)
 	})
 	requireLost(t, groups, 1, "the ranks run different programs: rank 0 is in the loss, rank 1 in the norm")
 
-	groups = local(2, quick)
+	groups = localGroups(2, quick)
 	collective := "all-reduce of grads"
 	groups[0].Waits(&collective)
 	_, err := groups[1].Exchange(t.Context(), "the loss", nil)
@@ -225,20 +225,22 @@ func TestDifferentPrograms(t *testing.T) {
 	requireLost(t, groups, 0, "all ranks waited for 400ms, this one in all-reduce of grads: their programs differ")
 }
 
-// RanOp and Waits are called for every op.
+// RanOp and Waits are called for every op, and the beats of a world in one process run beside
+// them.
 func TestOpsDoNotAllocate(t *testing.T) {
-	g := local(1, quick)[0]
+	g := localGroups(1, timing{beat: time.Millisecond, silent: 10_000, stall: 10_000})[0]
 	what := "all-reduce"
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		g.RanOp()
 		g.Waits(&what)
 		g.Continues()
+		time.Sleep(time.Millisecond)
 	}))
 	require.NoError(t, g.Leave(t.Context()))
 }
 
 func BenchmarkExchange(b *testing.B) {
-	groups := local(2, timingOf(time.Minute))
+	groups := localGroups(2, timingOf(time.Minute))
 	b.ResetTimer()
 	each(groups, func(g *Group) {
 		for range b.N {

@@ -3,9 +3,7 @@ package world
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -17,28 +15,12 @@ type hub struct {
 	events   chan event
 	finished chan struct{} // closed when all members were told the end
 	stalled  int           // beats without progress of any member
-
-	mu     sync.Mutex
-	causes map[int]error // of ranks of this process that failed
-}
-
-// failed records why a rank of this process fails, since a message has its text alone.
-func (h *hub) failed(rank int, cause error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.causes[rank] = cause
-}
-
-func (h *hub) cause(rank int) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.causes[rank]
 }
 
 // member is the hub's side of a rank's connection.
 type member struct {
 	host string
-	conn *conn
+	conn link
 	out  chan message
 
 	part      *message // of the Exchange in progress
@@ -62,8 +44,8 @@ type event struct {
 const queue = 64
 
 // newHub starts a hub over connections, by rank.
-func newHub(t timing, hosts []string, conns []*conn) *hub {
-	h := &hub{timing: t, events: make(chan event, len(conns)), finished: make(chan struct{}), causes: map[int]error{}}
+func newHub(t timing, hosts []string, conns []link) *hub {
+	h := &hub{timing: t, events: make(chan event, len(conns)), finished: make(chan struct{})}
 	for rank, c := range conns {
 		m := &member{host: hosts[rank], conn: c, out: make(chan message, queue)}
 		h.members = append(h.members, m)
@@ -84,7 +66,7 @@ func (m *member) write() {
 }
 
 // read forwards a member's messages to run, until the connection or the hub ends.
-func (h *hub) read(rank int, c *conn) {
+func (h *hub) read(rank int, c link) {
 	for {
 		m, err := c.receive()
 		select {
@@ -168,11 +150,12 @@ func (h *hub) handle(e event) (over bool, lost *Lost) {
 		m.moved = m.moved || m.step != e.Step || m.ops != e.Ops
 		m.step, m.ops, m.last, m.waits = e.Step, e.Ops, e.What, e.Waiting
 	case part:
-		m.part, m.last, m.moved = &e.message, e.What, true
+		given := e.message // a copy: a beat allocates nothing
+		m.part, m.last, m.moved = &given, e.What, true
 		return h.gather()
 	case failed:
 		lost = h.lost(e.rank, e.Lost.Cause)
-		lost.Code = e.Lost.Code
+		lost.Code, lost.err = e.Lost.Code, e.Lost.err
 		return true, lost
 	case left:
 		m.left = true
@@ -261,19 +244,18 @@ func (h *hub) lost(rank int, cause string) *Lost {
 
 // Local returns the groups of n ranks in one process, in order of rank. timeout is how long
 // ranks wait while no rank runs an op.
-func Local(n int, timeout time.Duration) []*Group { return local(n, timingOf(timeout)) }
+func Local(n int, timeout time.Duration) []*Group { return localGroups(n, timingOf(timeout)) }
 
-func local(n int, t timing) []*Group {
-	var ends []net.Conn
-	var conns []*conn
+func localGroups(n int, t timing) []*Group {
+	var ends, conns []link
 	for range n {
-		a, b := net.Pipe()
-		ends, conns = append(ends, a), append(conns, newConn(b))
+		a, b := newLocal()
+		ends, conns = append(ends, a), append(conns, b)
 	}
 	h := newHub(t, make([]string, n), conns)
 	list := make([]*Group, n)
 	for rank := range list {
-		list[rank] = newGroup(Place{Rank: rank, Size: n, LocalRank: rank}, newConn(ends[rank]), t)
+		list[rank] = newGroup(Place{Rank: rank, Size: n, LocalRank: rank}, ends[rank], t)
 		list[rank].hub = h
 	}
 	return list

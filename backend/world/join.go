@@ -81,7 +81,7 @@ func isLoopback(host string) bool {
 
 // arrival is a process that greeted rank 0, or an error of a connection.
 type arrival struct {
-	conn  *conn
+	conn  link
 	hello *greeting
 	err   error
 }
@@ -98,10 +98,10 @@ func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting)
 	defer cancel()
 	arrivals := make(chan arrival)
 	go accept(ctx, l, config, arrivals)
-	there, here := net.Pipe()
-	conns := make([]*conn, mine.Size)
+	there, here := newLocal()
+	conns := make([]link, mine.Size)
 	greetings := make([]*greeting, mine.Size)
-	conns[0], greetings[0] = newConn(here), mine
+	conns[0], greetings[0] = here, mine
 	var strange error // the last connection that was no member's
 	var lost *Lost
 	for missing := mine.Size - 1; missing > 0; {
@@ -123,7 +123,7 @@ func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting)
 				ctx, cancel = context.WithTimeout(ctx, linger)
 				defer cancel()
 			}
-			refuseAll([]*conn{a.conn}, lost)
+			refuseAll([]link{a.conn}, lost)
 		case <-ctx.Done():
 			if lost == nil {
 				lost = absent(ctx, conns, strange)
@@ -140,7 +140,7 @@ func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting)
 		hosts[rank] = g.Host
 	}
 	h := newHub(o.timing, hosts, conns)
-	g := newGroup(o.Place, newConn(there), o.timing)
+	g := newGroup(o.Place, there, o.timing)
 	g.hub = h
 	return g, nil
 }
@@ -218,7 +218,7 @@ func refuse(known []*greeting, g *greeting) *Lost {
 }
 
 // absent returns the error of ranks that did not join in time.
-func absent(ctx context.Context, conns []*conn, strange error) *Lost {
+func absent(ctx context.Context, conns []link, strange error) *Lost {
 	lost := &Lost{Rank: -1, Code: CodeFailed}
 	var names []string
 	for rank, c := range conns {
@@ -243,7 +243,7 @@ func absent(ctx context.Context, conns []*conn, strange error) *Lost {
 }
 
 // refuseAll tells processes that joined why the group does not begin.
-func refuseAll(conns []*conn, lost *Lost) {
+func refuseAll(conns []link, lost *Lost) {
 	for _, c := range conns {
 		if c != nil {
 			_ = c.send(message{Kind: ended, Lost: lost}) // rank 0 reports the reason in any case

@@ -37,14 +37,20 @@ type message struct {
 	Lost      *Lost
 }
 
+// link is a connection between a member and the hub. One goroutine may receive at a time.
+type link interface {
+	send(message) error
+	receive() (message, error)
+	close()
+}
+
 // maxMessage is the maximum size of a message in bytes.
 const maxMessage = 64 << 20
 
 // writeTimeout bounds the time to write a message.
 const writeTimeout = 10 * time.Second
 
-// conn sends and receives messages, each as its length in four bytes and a gob. One goroutine
-// may receive at a time.
+// conn is a link to another process: a message is its length in four bytes and a gob.
 type conn struct {
 	net.Conn
 
@@ -104,3 +110,38 @@ func (c *conn) receive() (m message, err error) {
 }
 
 func (c *conn) close() { _ = c.Close() } // the connection is no longer needed
+
+// local is a link within a process, which allocates nothing.
+type local struct {
+	out    chan<- message
+	in     <-chan message
+	closed chan struct{} // of both ends
+	once   *sync.Once
+}
+
+// newLocal returns both ends of a link.
+func newLocal() (a, b *local) {
+	ab, ba := make(chan message), make(chan message)
+	closed, once := make(chan struct{}), new(sync.Once)
+	return &local{ab, ba, closed, once}, &local{ba, ab, closed, once}
+}
+
+func (l *local) send(m message) error {
+	select {
+	case l.out <- m:
+		return nil
+	case <-l.closed:
+		return net.ErrClosed
+	}
+}
+
+func (l *local) receive() (message, error) {
+	select {
+	case m := <-l.in:
+		return m, nil
+	case <-l.closed:
+		return message{}, net.ErrClosed
+	}
+}
+
+func (l *local) close() { l.once.Do(func() { close(l.closed) }) }

@@ -22,7 +22,6 @@ func TestNothingElseUsesTheNetwork(t *testing.T) {
 		"internal/board/server.go":      {"net", "net/http"},
 		"backend/gaudi/worker.go":       {"net"},
 		"backend/world/place.go":        {"net"},
-		"backend/world/hub.go":          {"net"}, // net.Pipe
 		"backend/world/wire.go":         {"net"},
 		"backend/world/join.go":         {"net", "crypto/tls"},
 		"backend/world/secret.go":       {"crypto/tls"},
@@ -60,5 +59,5 @@ func TestNothingElseUsesTheNetwork(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	require.Equal(t, 11, found)
+	require.Equal(t, 10, found)
 }
