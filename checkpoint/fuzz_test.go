@@ -36,7 +36,7 @@ func FuzzManifest(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, string(text), string(again))
 		for i, file := range m.Files {
-			require.Equal(t, contentFiles[i], file.Name)
+			require.Equal(t, wholeFiles[i], file.Name)
 		}
 	})
 }
