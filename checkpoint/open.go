@@ -16,11 +16,12 @@ const indexFile = "model.safetensors.index.json"
 // in the same folder.
 const adapterFile = "adapter_config.json"
 
-// Checkpoint is an open checkpoint. Its tensors stay on disk until they are read.
+// Checkpoint is an open checkpoint, whole or in shards. Its tensors stay on disk until they
+// are read.
 type Checkpoint struct {
 	Path      string
 	Config    Config
-	Model     *Tensors
+	Model     *Tensors // of shards, it also closes the files of Optimizer
 	Optimizer *Tensors
 	State     json.RawMessage // state.json
 }

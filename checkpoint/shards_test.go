@@ -78,22 +78,38 @@ func TestShardsRefused(t *testing.T) {
 		want   string
 		shards shardFiles
 	}{
-		{`shard-00001-of-00002.safetensors: tensor "a": its rows 1 to 4 overlap those of shard-00000-of-00002.safetensors, which end at 2`,
-			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a F32 3x3", "rows.model/a=1:4/4"}}},
-		{`shard-00001-of-00002.safetensors: tensor "a": its rows 0 to 4 overlap`,
-			shardFiles{{"model/a F32 4x3", ""}, {"model/a F32 4x3", ""}}},
-		{`tensor "a": its rows 0 to 4 overlap`,
-			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a F32 4x3", ""}}},
-		{`tensor "a": its rows 0 to 1 overlap those of shard-00000-of-00002.safetensors, which end at 1`,
-			shardFiles{{"optimizer/a F32 scalar", ""}, {"optimizer/a F32 scalar", ""}}},
-		{`shard-00000-of-00002.safetensors: tensor "a": no shard holds row 1 of 4`,
-			shardFiles{{"model/a F32 1x3", "rows.model/a=0:1/4"}, {"model/a F32 2x3", "rows.model/a=2:4/4"}}},
-		{`shard-00000-of-00001.safetensors: tensor "a": no shard holds row 0 of 4`,
-			shardFiles{{"model/a F32 3x3", "rows.model/a=1:4/4"}}},
-		{`shard-00000-of-00001.safetensors: tensor "a": no shard holds row 3 of 4`,
-			shardFiles{{"optimizer/a F32 3x3", "rows.optimizer/a=0:3/4"}}},
-		{`shard-00000-of-00001.safetensors: tensor "a": no shard holds row 0 of 4`,
-			shardFiles{{"model/a F32 0x3", "rows.model/a=2:2/4"}}},
+		{
+			`shard-00001-of-00002.safetensors: tensor "a": its rows 1 to 4 overlap those of shard-00000-of-00002.safetensors, which end at 2`,
+			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a F32 3x3", "rows.model/a=1:4/4"}},
+		},
+		{
+			`shard-00001-of-00002.safetensors: tensor "a": its rows 0 to 4 overlap`,
+			shardFiles{{"model/a F32 4x3", ""}, {"model/a F32 4x3", ""}},
+		},
+		{
+			`tensor "a": its rows 0 to 4 overlap`,
+			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a F32 4x3", ""}},
+		},
+		{
+			`tensor "a": its rows 0 to 1 overlap those of shard-00000-of-00002.safetensors, which end at 1`,
+			shardFiles{{"optimizer/a F32 scalar", ""}, {"optimizer/a F32 scalar", ""}},
+		},
+		{
+			`shard-00000-of-00002.safetensors: tensor "a": no shard holds row 1 of 4`,
+			shardFiles{{"model/a F32 1x3", "rows.model/a=0:1/4"}, {"model/a F32 2x3", "rows.model/a=2:4/4"}},
+		},
+		{
+			`shard-00000-of-00001.safetensors: tensor "a": no shard holds row 0 of 4`,
+			shardFiles{{"model/a F32 3x3", "rows.model/a=1:4/4"}},
+		},
+		{
+			`shard-00000-of-00001.safetensors: tensor "a": no shard holds row 3 of 4`,
+			shardFiles{{"optimizer/a F32 3x3", "rows.optimizer/a=0:3/4"}},
+		},
+		{
+			`shard-00000-of-00001.safetensors: tensor "a": no shard holds row 0 of 4`,
+			shardFiles{{"model/a F32 0x3", "rows.model/a=2:2/4"}},
+		},
 		{`tensor "model/a": its rows are 3 to 5 of 4`, shardFiles{{"model/a F32 2x3", "rows.model/a=3:5/4"}}},
 		{`tensor "model/a": its rows are -1 to 1 of 4`, shardFiles{{"model/a F32 2x3", "rows.model/a=-1:1/4"}}},
 		{`tensor "model/a": its rows are 3 to 1 of 4`, shardFiles{{"model/a F32 2x3", "rows.model/a=3:1/4"}}},
@@ -104,16 +120,26 @@ func TestShardsRefused(t *testing.T) {
 		{`its rows are "0:2/4x"`, shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4x"}}},
 		{`its rows are "0:2/99999999999999999999"`, shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/99999999999999999999"}}},
 		{`tensor "a": no shard holds row 2 of 9223372036854775807`, shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/9223372036854775807"}}},
-		{`shard-00001-of-00002.safetensors: tensor "model/a": it is bf16 [4 3], but fp32 [4 3] in shard-00000-of-00002.safetensors`,
-			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a BF16 2x3", "rows.model/a=2:4/4"}}},
-		{`tensor "model/a": it is e4m3ieee [4 3], but e4m3 [4 3] in`,
-			shardFiles{{"model/a F8_E4M3 2x3", "rows.model/a=0:2/4"}, {"model/a F8_E4M3 2x3", "e4m3_max=240 rows.model/a=2:4/4"}}},
-		{`tensor "model/a": it is fp32 [5 3], but fp32 [4 3] in`,
-			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a F32 2x3", "rows.model/a=2:4/5"}}},
-		{`tensor "model/a": it is fp32 [4 4], but fp32 [4 3] in`,
-			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a F32 2x4", "rows.model/a=2:4/4"}}},
-		{`tensor "model/a": it is fp32 [4], but fp32 [4 3] in`,
-			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a F32 2", "rows.model/a=2:4/4"}}},
+		{
+			`shard-00001-of-00002.safetensors: tensor "model/a": it is bf16 [4 3], but fp32 [4 3] in shard-00000-of-00002.safetensors`,
+			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a BF16 2x3", "rows.model/a=2:4/4"}},
+		},
+		{
+			`tensor "model/a": it is e4m3ieee [4 3], but e4m3 [4 3] in`,
+			shardFiles{{"model/a F8_E4M3 2x3", "rows.model/a=0:2/4"}, {"model/a F8_E4M3 2x3", "e4m3_max=240 rows.model/a=2:4/4"}},
+		},
+		{
+			`tensor "model/a": it is fp32 [5 3], but fp32 [4 3] in`,
+			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a F32 2x3", "rows.model/a=2:4/5"}},
+		},
+		{
+			`tensor "model/a": it is fp32 [4 4], but fp32 [4 3] in`,
+			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a F32 2x4", "rows.model/a=2:4/4"}},
+		},
+		{
+			`tensor "model/a": it is fp32 [4], but fp32 [4 3] in`,
+			shardFiles{{"model/a F32 2x3", "rows.model/a=0:2/4"}, {"model/a F32 2", "rows.model/a=2:4/4"}},
+		},
 		{`tensor "a": expected a name that begins with model/ or optimizer/`, shardFiles{{"a F32 2x3", ""}}},
 		{`tensor "model/a": octet does not support dtype I64`, shardFiles{{"model/a I64 2x3", ""}}},
 		{`metadata format.model/a: unknown number format "e9m9"`, shardFiles{{"model/a U8 2x3", "format.model/a=e9m9"}}},

@@ -60,7 +60,7 @@ func shardCheckpoint(t *testing.T, path string, ranks int) {
 }
 
 // Every command gives the same on a checkpoint in shards as on a whole one, byte for byte.
-func TestSharded(t *testing.T) {
+func TestCommandsOnShards(t *testing.T) {
 	text := corpus(t, 20_000)
 	for recipe, all := range map[string][]int{"fp8-paper": {1, 2, 3, 5}, "fp8-smooth": {3}, "bf16": {2}} {
 		whole := filepath.Join(t.TempDir(), "run")
