@@ -36,7 +36,7 @@ var levels = [][]string{
 	{"backend/emu/cast", "backend/emu/gemm"},
 	{"backend/emu/memory"},
 	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "csrc/standin", "data", "internal/arrays", "internal/writers", "recipe", "backend/emu/pool"},
-	{"fp8", "internal/page"},
+	{"fp8", "internal/disk/powercut", "internal/page"},
 	// These import no package of this module.
 	{
 		"safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels",

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"maps"
 	"os"
@@ -20,6 +21,11 @@ func FuzzManifest(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(text)
 	f.Add(bytes.ReplaceAll(text, []byte("model"), []byte("../x")))
+	text, err = os.ReadFile(filepath.Join(saveShards(f, f.TempDir(), 1, 3), ManifestFile))
+	require.NoError(f, err)
+	f.Add(text)
+	f.Add(bytes.ReplaceAll(text, []byte("shard-00001"), []byte("shard-00002")))
+	f.Add([]byte(`{"format":"octet-checkpoint","version":2,"files":[` + strings.Repeat(`{},`, 1000) + `{}]}`))
 	f.Add([]byte(`{"format":"octet-checkpoint","version":1,"files":[{"name":"/","size":-1}]}`))
 	f.Add([]byte(`{"format":"octet-checkpoint","version":1,"files":[` + strings.Repeat(`{},`, 1000) + `{}]}`))
 	f.Add([]byte(strings.Repeat(`{"files":`, 20_000)))
@@ -36,8 +42,74 @@ func FuzzManifest(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, string(text), string(again))
 		for i, file := range m.Files {
-			require.Equal(t, contentFiles[i], file.Name)
+			if m.ranks() == 0 {
+				require.Equal(t, wholeFiles[i], file.Name)
+			} else if i >= len(shardedFiles) {
+				require.Equal(t, shardName(i-len(shardedFiles), m.ranks()), file.Name)
+			} else {
+				require.Equal(t, shardedFiles[i], file.Name)
+			}
 		}
+	})
+}
+
+// FuzzShards checks that no headers of two shards panic or take much memory. If the shards
+// open, each byte of their data belongs to one tensor, and rows are parts of their tensor.
+func FuzzShards(f *testing.F) {
+	one := func(name, shape, offsets string) string {
+		return `"` + name + `":{"dtype":"U8","shape":` + shape + `,"data_offsets":` + offsets + `}`
+	}
+	metadata := func(pairs string) string { return `"__metadata__":{` + pairs + `},` }
+	f.Add([]byte(`{`+metadata(`"rows.model/a":"0:2/5","format.model/a":"e4m3"`)+one("model/a", "[2,1]", "[0,2]")+`}`),
+		[]byte(`{`+metadata(`"rows.model/a":"2:5/5","format.model/a":"e4m3"`)+one("model/a", "[3,1]", "[0,3]")+`}`), 2, 3)
+	f.Add([]byte(`{`+metadata(`"rows.optimizer/a":"4:4/4","format.optimizer/a":"e4m3"`)+one("optimizer/a", "[0,2]", "[0,0]")+`}`),
+		[]byte(`{`+metadata(`"format.optimizer/a":"e4m3"`)+one("optimizer/a", "[4,2]", "[0,8]")+`}`), 0, 8)
+	f.Add([]byte(`{`+metadata(`"rows.model/a":"0:4611686018427387904/9223372036854775807","format.model/a":"e4m3"`)+one("model/a", "[4611686018427387904,0]", "[0,0]")+`}`),
+		[]byte(`{`+metadata(`"rows.model/a":"4611686018427387904:9223372036854775807/9223372036854775807","format.model/a":"e4m3"`)+one("model/a", "[4611686018427387903,0]", "[0,0]")+`}`), 0, 0)
+	f.Add([]byte(`{`+metadata(`"rows.model/b":"0:1/1"`)+one("model/a", "[]", "[0,1]")+`}`), []byte(`{}`), 1, 0)
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, a, b []byte, dataA, dataB int) {
+		total := int64(0)
+		for rank, header := range [][]byte{a, b} {
+			n := []int{dataA, dataB}[rank] & 0xfff
+			total += int64(n)
+			text := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+			text = append(text, header...)
+			for i := range n {
+				text = append(text, byte(rank<<7|i&0x7f))
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(dir, shardName(rank, 2)), text, 0o600))
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		model, optimizer, err := openShards(dir, 2)
+		runtime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64*(len(a)+len(b))+128<<10))
+		if err != nil {
+			require.Less(t, len(err.Error()), 3000)
+			require.NotContains(t, err.Error(), "\n")
+			return
+		}
+		for _, s := range []*Tensors{model, optimizer} {
+			for _, x := range s.List() {
+				var whole bytes.Buffer
+				require.NoError(t, x.Data(&whole))
+				total -= int64(whole.Len())
+				require.Equal(t, x.Elems()*int64(x.DType.Size()), int64(whole.Len()))
+				if whole.Len() == 0 {
+					continue
+				}
+				n := rowsOf(x.Shape)
+				row := whole.Len() / n
+				for from := range n {
+					dst := make([]byte, row)
+					require.NoError(t, s.ReadRows(x.Name, from, from+1, dst))
+					require.True(t, bytes.Equal(whole.Bytes()[from*row:][:row], dst))
+				}
+			}
+		}
+		require.Zero(t, total, "bytes in no tensor")
+		require.NoError(t, model.Close())
 	})
 }
 

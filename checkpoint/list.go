@@ -95,7 +95,7 @@ func Newest(dir string) (c *Checkpoint, skipped []Entry, err error) {
 // folder may be the user's, or unreachable only for a moment, and there are few.
 //
 // Retain always deletes the partial folders of interrupted Saves and Retains, so
-// no Save may run at the same time.
+// no Save may run at the same time, and no checkpoint of ranks may be unfinished.
 func Retain(dir string, keepLast, keepEvery int) (removed []string, err error) {
 	if err := RemovePartial(dir); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -19,9 +20,14 @@ import (
 // TestVerifyNoticesEveryByte changes each byte of each file, and its length.
 // Verify must return an error that names the file.
 func TestVerifyNoticesEveryByte(t *testing.T) {
-	path := save(t, t.TempDir(), 3)
+	for _, path := range []string{save(t, t.TempDir(), 3), saveShards(t, t.TempDir(), 3, 3)} {
+		verifyNoticesEveryByte(t, path)
+	}
+}
+
+func verifyNoticesEveryByte(t *testing.T, path string) {
 	require.NoError(t, Verify(path))
-	for _, name := range append(slices.Clone(contentFiles), ManifestFile) {
+	for _, name := range names(t, path) {
 		file := filepath.Join(path, name)
 		whole, err := os.ReadFile(file)
 		require.NoError(t, err)
@@ -65,12 +71,25 @@ func TestParseManifestRefuses(t *testing.T) {
 		}
 		return `{"format":"octet-checkpoint","version":1,"files":[` + strings.Join(names, ",") + `]}`
 	}
+	sharded := func(names ...string) string {
+		return strings.Replace(list(slices.Clone(names)...), `"version":1`, `"version":2`, 1)
+	}
 	for _, c := range []struct{ text, want string }{
 		{``, "not valid JSON"},
 		{`[]`, "not valid JSON"},
 		{strings.Repeat(`[`, 100_000), "not valid JSON"},
 		{`{}`, `format = "": expected "octet-checkpoint"`},
-		{`{"format":"octet-checkpoint","version":2}`, "version = 2: this octet reads version 1"},
+		{`{"format":"octet-checkpoint","version":3}`, "version = 3: this octet reads versions 1 and 2"},
+		{`{"format":"octet-checkpoint","version":2}`, "lists 0 files"},
+		{sharded(ConfigFile, StateFile), `lists 2 files: expected ["config.json" "state.json"] and 1 to 99999 shards`},
+		{sharded(StateFile, ConfigFile, shardName(0, 1)), `lists "state.json": expected "config.json"`},
+		{sharded(ConfigFile, StateFile, shardName(0, 2)), `lists "shard-00000-of-00002.safetensors": expected "shard-00000-of-00001.safetensors"`},
+		{sharded(ConfigFile, StateFile, shardName(0, 2), shardName(0, 2)), `expected "shard-00001-of-00002.safetensors"`},
+		{sharded(ConfigFile, StateFile, shardName(1, 2), shardName(0, 2)), `expected "shard-00000-of-00002.safetensors"`},
+		{sharded(ConfigFile, StateFile, "../"+shardName(0, 1)), `lists "../shard-00000-of-00001.safetensors"`},
+		{sharded(wholeFiles...), `lists "model.safetensors": expected "config.json"`},
+		{sharded(ConfigFile, StateFile, shardName(0, 1)), "its bytes have changed"}, // valid, but not the encoding that Finish writes
+		{`{"format":"octet-checkpoint","version":2,"files":[` + strings.Repeat(`{},`, maxRanks+2) + `{}]}`, "lists 100002 files"},
 		{list(), "lists 0 files"},
 		{list(ModelFile, ConfigFile, OptimizerFile, "../../etc/passwd"), `lists "../../etc/passwd": expected "state.json"`},
 		{list(ModelFile, ModelFile, OptimizerFile, StateFile), `lists "model.safetensors": expected "config.json"`},
@@ -137,7 +156,7 @@ func TestListAndNewest(t *testing.T) {
 // TestRetain runs Retain on random folders and checks the rules in its comment.
 func TestRetain(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	template := os.DirFS(save(t, t.TempDir(), 1))
+	templates := []fs.FS{os.DirFS(save(t, t.TempDir(), 1)), os.DirFS(saveShards(t, t.TempDir(), 1, 3))}
 	const whole, corrupt, truncated, foreign = 0, 1, 2, 3
 	for range 80 {
 		dir := t.TempDir()
@@ -154,7 +173,7 @@ func TestRetain(t *testing.T) {
 				require.NoError(t, os.WriteFile(filepath.Join(path, "notes.txt"), []byte("user file"), 0o666))
 				continue
 			}
-			require.NoError(t, os.CopyFS(path, template))
+			require.NoError(t, os.CopyFS(path, templates[rng.IntN(2)]))
 			switch condition[step] {
 			case corrupt:
 				flip(t, filepath.Join(path, StateFile))

@@ -15,8 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMain lets the test binary run as the other process of TestLock.
+// TestMain lets the test binary run as the other process of TestLock, and as the ranks of
+// TestKilledRank.
 func TestMain(m *testing.M) {
+	if text := os.Getenv(rankProcess); text != "" {
+		runRank(text)
+		os.Exit(0)
+	}
 	if dir := os.Getenv("OCTET_TEST_LOCK"); dir != "" {
 		if _, err := Lock(dir); err != nil {
 			fmt.Println(err)

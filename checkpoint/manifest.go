@@ -23,17 +23,33 @@ const (
 	ManifestFile  = "MANIFEST.json"
 )
 
-// contentFiles are the only files that a manifest lists, in its order. A manifest
-// therefore cannot refer to files outside its folder.
-var contentFiles = []string{ModelFile, ConfigFile, OptimizerFile, StateFile}
+// wholeFiles and shardedFiles begin the only lists of files that a manifest may have. A
+// shardName for each rank follows shardedFiles. A manifest therefore cannot refer to
+// files outside its folder.
+var (
+	wholeFiles   = []string{ModelFile, ConfigFile, OptimizerFile, StateFile}
+	shardedFiles = []string{ConfigFile, StateFile}
+)
+
+// maxRanks is the maximum number of shards of a checkpoint: the largest of five digits.
+const maxRanks = 99_999
+
+// shardName returns the name of the file of one rank.
+func shardName(rank, ranks int) string {
+	return fmt.Sprintf("shard-%05d-of-%05d.safetensors", rank, ranks)
+}
 
 const (
-	manifestFormat  = "octet-checkpoint"
-	manifestVersion = 1
+	manifestFormat = "octet-checkpoint"
+	wholeVersion   = 1
+	shardedVersion = 2
 
-	// maxJSON bounds the JSON files, which are read into memory. The largest known
+	// maxJSON bounds the other JSON files, which are read into memory. The largest known
 	// ones, config.json files with a classifier's labels, have a tenth of that size.
 	maxJSON = 1 << 20
+
+	// maxManifest bounds the manifest: 200 bytes for each of maxRanks shards, and more.
+	maxManifest = 24 << 20
 )
 
 // manifest is MANIFEST.json. It contains neither step nor time, so that Verify can
@@ -42,6 +58,14 @@ type manifest struct {
 	Format  string      `json:"format"`
 	Version int         `json:"version"`
 	Files   []fileEntry `json:"files"`
+}
+
+// ranks returns the number of shards, 0 for a whole checkpoint.
+func (m manifest) ranks() int {
+	if m.Version == wholeVersion {
+		return 0
+	}
+	return len(m.Files) - len(shardedFiles)
 }
 
 type fileEntry struct {
@@ -63,16 +87,11 @@ func parseManifest(text []byte) (manifest, error) {
 	if m.Format != manifestFormat {
 		return manifest{}, fmt.Errorf("format = %.40q: expected %q", m.Format, manifestFormat)
 	}
-	if m.Version != manifestVersion {
-		return manifest{}, fmt.Errorf("version = %d: this octet reads version %d", m.Version, manifestVersion)
+	if m.Version != wholeVersion && m.Version != shardedVersion {
+		return manifest{}, fmt.Errorf("version = %d: this octet reads versions %d and %d", m.Version, wholeVersion, shardedVersion)
 	}
-	if len(m.Files) != len(contentFiles) {
-		return manifest{}, fmt.Errorf("it lists %d files: expected %q", len(m.Files), contentFiles)
-	}
-	for i, f := range m.Files {
-		if f.Name != contentFiles[i] {
-			return manifest{}, fmt.Errorf("it lists %.40q: expected %q", f.Name, contentFiles[i])
-		}
+	if err := m.checkNames(); err != nil {
+		return manifest{}, err
 	}
 	// A manifest has exactly one encoding. This rejects what json.Unmarshal
 	// ignores: other keys, other case, white space.
@@ -80,6 +99,32 @@ func parseManifest(text []byte) (manifest, error) {
 		return manifest{}, errors.New("its bytes have changed since it was written")
 	}
 	return m, nil
+}
+
+// checkNames returns an error unless the manifest lists the files of its layout in order.
+func (m manifest) checkNames() error {
+	if m.Version == wholeVersion && len(m.Files) != len(wholeFiles) {
+		return fmt.Errorf("it lists %d files: expected %q", len(m.Files), wholeFiles)
+	}
+	ranks := m.ranks()
+	if m.Version == shardedVersion && (ranks < 1 || ranks > maxRanks) {
+		return fmt.Errorf("it lists %d files: expected %q and 1 to %d shards", len(m.Files), shardedFiles, maxRanks)
+	}
+	for i, f := range m.Files {
+		var want string
+		switch shard := i - len(shardedFiles); {
+		case ranks == 0:
+			want = wholeFiles[i]
+		case shard < 0:
+			want = shardedFiles[i]
+		default:
+			want = shardName(shard, ranks)
+		}
+		if f.Name != want {
+			return fmt.Errorf("it lists %.40q: expected %q", f.Name, want)
+		}
+	}
+	return nil
 }
 
 func readManifest(path string) (manifest, error) {
@@ -91,7 +136,7 @@ func readManifest(path string) (manifest, error) {
 	if err != nil {
 		return manifest{}, err
 	}
-	text, err := readSmall(name)
+	text, err := readBounded(name, maxManifest)
 	if err != nil {
 		return manifest{}, err
 	}
@@ -173,32 +218,41 @@ func hashFile(name string, buffer []byte) (string, error) {
 // Verify reads all bytes of a checkpoint and compares them with its manifest. The
 // error names the first file that is missing or differs.
 func Verify(path string) error {
-	m, err := readManifest(path)
-	if err != nil {
-		return err
-	}
-	if err := m.checkSizes(path); err != nil {
-		return err
-	}
-	return m.checkSums(path)
+	_, err := verify(path)
+	return err
 }
 
-// readSmall returns the bytes of a file of at most maxJSON bytes. It opens regular
-// files only, because opening a pipe blocks.
-func readSmall(name string) ([]byte, error) {
+// verify is Verify; it returns the manifest.
+func verify(path string) (manifest, error) {
+	m, err := readManifest(path)
+	if err == nil {
+		err = m.checkSizes(path)
+	}
+	if err == nil {
+		err = m.checkSums(path)
+	}
+	return m, err
+}
+
+// readSmall returns the bytes of a JSON file other than the manifest.
+func readSmall(name string) ([]byte, error) { return readBounded(name, maxJSON) }
+
+// readBounded returns the bytes of a file of at most limit bytes. It opens regular files
+// only, because opening a pipe blocks.
+func readBounded(name string, limit int64) ([]byte, error) {
 	info, err := os.Stat(name)
 	switch {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s: not a regular file", name)
-	case info.Size() > maxJSON:
-		return nil, fmt.Errorf("%s: longer than %d bytes", name, maxJSON)
+	case info.Size() > limit:
+		return nil, fmt.Errorf("%s: longer than %d bytes", name, limit)
 	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxJSON))
+	return io.ReadAll(io.LimitReader(f, limit))
 }

@@ -16,11 +16,12 @@ const indexFile = "model.safetensors.index.json"
 // in the same folder.
 const adapterFile = "adapter_config.json"
 
-// Checkpoint is an open checkpoint. Its tensors stay on disk until they are read.
+// Checkpoint is an open checkpoint, whole or in shards. Its tensors stay on disk until they
+// are read.
 type Checkpoint struct {
 	Path      string
 	Config    Config
-	Model     *Tensors
+	Model     *Tensors // of shards, it also closes the files of Optimizer
 	Optimizer *Tensors
 	State     json.RawMessage // state.json
 }
@@ -28,16 +29,22 @@ type Checkpoint struct {
 // Open verifies all bytes of the checkpoint at path and opens it. The caller must
 // close it.
 func Open(path string) (*Checkpoint, error) {
-	if err := Verify(path); err != nil {
+	m, err := verify(path)
+	if err != nil {
 		return nil, err
 	}
 	c := &Checkpoint{Path: path}
-	var err error
 	if c.State, err = readSmall(filepath.Join(path, StateFile)); err != nil {
 		return nil, err
 	}
 	if c.Config, err = readConfig(path); err != nil {
 		return nil, err
+	}
+	if ranks := m.ranks(); ranks > 0 {
+		if c.Model, c.Optimizer, err = openShards(path, ranks); err != nil {
+			return nil, err
+		}
+		return c, nil
 	}
 	if c.Model, err = openTensors(filepath.Join(path, ModelFile)); err != nil {
 		return nil, err
@@ -53,19 +60,14 @@ func (c *Checkpoint) Close() error { return errors.Join(c.Model.Close(), c.Optim
 
 // OpenModel opens the model of a checkpoint, or of any folder in Hugging Face's
 // layout: config.json with model.safetensors, or with shards and their index. It
-// verifies a checkpoint's model first; other folders have no checksums. A checkpoint
-// without its manifest is an error. [Tensors.Match] compares the tensors with the
-// config. The caller must close the tensors.
+// verifies a checkpoint's model first, with the optimizer state if ranks wrote both into
+// shards; other folders have no checksums. A checkpoint without its manifest is an error.
+// [Tensors.Match] compares the tensors with the config. The caller must close the tensors.
 func OpenModel(path string) (Config, *Tensors, error) {
+	var m manifest
 	if exists(filepath.Join(path, ManifestFile)) {
-		m, err := readManifest(path)
-		if err == nil {
-			err = m.checkSizes(path)
-		}
-		if err == nil {
-			err = m.checkSums(path, ConfigFile, ModelFile)
-		}
-		if err != nil {
+		var err error
+		if m, err = verifyModel(path); err != nil {
 			return Config{}, nil, err
 		}
 	} else if name := filepath.Join(path, StateFile); exists(name) {
@@ -80,7 +82,9 @@ func OpenModel(path string) (Config, *Tensors, error) {
 	}
 	single, index := filepath.Join(path, ModelFile), filepath.Join(path, indexFile)
 	var model *Tensors
-	switch {
+	switch ranks := m.ranks(); {
+	case ranks > 0:
+		model, _, err = openShards(path, ranks)
 	case exists(single):
 		model, err = openTensors(single)
 	case exists(index):
@@ -92,6 +96,20 @@ func OpenModel(path string) (Config, *Tensors, error) {
 		return Config{}, nil, err
 	}
 	return config, model, nil
+}
+
+// verifyModel is verify without the files that a model does not need.
+func verifyModel(path string) (manifest, error) {
+	m, err := readManifest(path)
+	if err == nil {
+		err = m.checkSizes(path)
+	}
+	if err == nil && m.ranks() > 0 {
+		err = m.checkSums(path)
+	} else if err == nil {
+		err = m.checkSums(path, ConfigFile, ModelFile)
+	}
+	return m, err
 }
 
 func exists(path string) bool {

@@ -98,6 +98,24 @@ func TestOpenNoticesDamage(t *testing.T) {
 	require.ErrorContains(t, err, "no MANIFEST.json")
 }
 
+// A shard holds the model and the optimizer state, so damage to either is damage to both.
+func TestOpenNoticesDamagedShards(t *testing.T) {
+	for _, name := range []string{ConfigFile, shardName(0, 2), shardName(1, 2)} {
+		path := saveShards(t, t.TempDir(), 1, 2)
+		flip(t, filepath.Join(path, name))
+		_, err := Open(path)
+		require.ErrorContains(t, err, name+": its bytes have changed")
+		_, _, err = OpenModel(path)
+		require.ErrorContains(t, err, name+": its bytes have changed")
+		require.NoError(t, os.Remove(filepath.Join(path, name)))
+		_, _, err = OpenModel(path)
+		require.ErrorContains(t, err, name+": missing")
+		list, err := List(filepath.Dir(path))
+		require.NoError(t, err)
+		require.ErrorContains(t, list[0].Damage, name+": missing")
+	}
+}
+
 // TestOpenModelWantsTheManifest checks that a checkpoint without its manifest, or with
 // a symlink in its place, is not opened like a model folder without checksums.
 func TestOpenModelWantsTheManifest(t *testing.T) {

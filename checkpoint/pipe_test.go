@@ -26,6 +26,16 @@ func TestPipesAreNotOpened(t *testing.T) {
 		_, _, err = OpenModel(path)
 		require.ErrorContains(t, err, name+": not a regular file")
 	}
+	sharded := saveShards(t, t.TempDir(), 1, 2)
+	for _, name := range []string{shardName(1, 2), shardName(0, 2)} {
+		pipe(sharded, name)
+		_, err := Open(sharded)
+		require.ErrorContains(t, err, name+": not a regular file")
+		_, _, err = OpenModel(sharded)
+		require.ErrorContains(t, err, name+": not a regular file")
+		_, _, err = openShards(sharded, 2)
+		require.ErrorContains(t, err, name+": not a regular file")
+	}
 	bare := t.TempDir()
 	for _, name := range []string{indexFile, ModelFile, ConfigFile} { // in reverse order of reading
 		require.NoError(t, os.WriteFile(filepath.Join(bare, ConfigFile), minimal(`{}`), 0o600))

@@ -34,37 +34,112 @@ const partialMark = ".partial-"
 // the new one is absent, or complete if only the final sync of dir failed. Save
 // replaces a damaged checkpoint of the same step; a valid one is an error.
 func Save(dir string, step int, c Contents) (path string, err error) {
-	if step < 0 {
-		return "", fmt.Errorf("checkpoint of step %d: expected 0 or more", step)
-	}
 	if err := c.Config.Validate(); err != nil {
 		return "", fmt.Errorf("checkpoint of step %d: %s: %w", step, ConfigFile, err)
 	}
-	path = filepath.Join(dir, stepName(step))
-	damaged, err := checkExisting(path)
+	u, err := begin(dir, step)
 	if err != nil {
 		return "", err
 	}
+	m := manifest{Format: manifestFormat, Version: wholeVersion}
+	m.Files, err = u.write([]content{
+		{ModelFile, func(w io.Writer) error { return writeTensors(w, c.Model, nil) }},
+		{ConfigFile, jsonOf(c.Config)},
+		{OptimizerFile, func(w io.Writer) error { return writeTensors(w, c.Optimizer, nil) }},
+		{StateFile, jsonOf(c.State)},
+	})
+	if err != nil {
+		return "", u.discard(err)
+	}
+	return u.publish(m)
+}
+
+// unfinished is a checkpoint in its hidden folder.
+type unfinished struct {
+	partial string // the hidden folder
+	path    string // the folder's name when the checkpoint is complete
+	damaged bool   // a damaged checkpoint has that name
+}
+
+// begin makes the hidden folder of a checkpoint in dir, and dir if necessary.
+func begin(dir string, step int) (unfinished, error) {
+	if step < 0 {
+		return unfinished{}, fmt.Errorf("checkpoint of step %d: expected 0 or more", step)
+	}
+	path := filepath.Join(dir, stepName(step))
+	damaged, err := checkExisting(path)
+	if err != nil {
+		return unfinished{}, err
+	}
 	if err := makeCheckpointsDir(dir); err != nil {
-		return "", fmt.Errorf("creating %s: %w", dir, err)
+		return unfinished{}, fmt.Errorf("creating %s: %w", dir, err)
 	}
-	temp := partialName(path)
-	if err := write(temp, c); err != nil {
-		return "", errors.Join(fmt.Errorf("writing %s: %w", path, err), disk.RemoveAll(temp))
+	u := unfinished{partialName(path), path, damaged}
+	if err := disk.MakeDir(u.partial); err != nil {
+		return unfinished{}, u.discard(err)
 	}
-	if damaged {
-		if err := Discard(path); err != nil {
-			return "", errors.Join(err, disk.RemoveAll(temp))
+	return u, nil
+}
+
+// discard removes the hidden folder because of an error, and returns that error.
+func (u unfinished) discard(err error) error {
+	return errors.Join(fmt.Errorf("writing %s: %w", u.path, err), disk.RemoveAll(u.partial))
+}
+
+// content is a file to write.
+type content struct {
+	name string
+	fill func(io.Writer) error
+}
+
+func jsonOf(v any) func(io.Writer) error {
+	return func(w io.Writer) error {
+		text, err := encodeJSON(v)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	}
+}
+
+// write writes files to the hidden folder, syncs them and returns their manifest entries.
+func (u unfinished) write(files []content) (entries []fileEntry, err error) {
+	for _, f := range files {
+		entry, err := writeFile(u.partial, f.name, f.fill)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.name, err)
+		}
+		entries = append(entries, entry)
+	}
+	return entries, nil
+}
+
+// publish writes the manifest, which certifies the files, and gives the folder its name.
+// The files must be synced. If publish fails, it removes the hidden folder.
+func (u unfinished) publish(m manifest) (path string, err error) {
+	if err := disk.SyncDir(u.partial); err != nil {
+		return "", u.discard(err)
+	}
+	if _, err := u.write([]content{{ManifestFile, jsonOf(m)}}); err != nil {
+		return "", u.discard(err)
+	}
+	if err := disk.SyncDir(u.partial); err != nil {
+		return "", u.discard(err)
+	}
+	if u.damaged {
+		if err := Discard(u.path); err != nil {
+			return "", u.discard(err)
 		}
 	}
 	// The rename makes the checkpoint appear, complete.
-	if err := disk.Move(temp, path); err != nil {
-		return "", errors.Join(err, disk.RemoveAll(temp))
+	if err := disk.Move(u.partial, u.path); err != nil {
+		return "", u.discard(err)
 	}
-	if err := disk.SyncDir(dir); err != nil {
+	if err := disk.SyncDir(filepath.Dir(u.path)); err != nil {
 		return "", err
 	}
-	return path, nil
+	return u.path, nil
 }
 
 // checkExisting reports whether a damaged checkpoint is at path. A valid one is an
@@ -89,47 +164,6 @@ func makeCheckpointsDir(dir string) error {
 		return err
 	}
 	return disk.SyncDir(filepath.Dir(dir))
-}
-
-// write creates the folder dir and its files. It syncs all other files to disk
-// before it writes the manifest, which certifies them.
-func write(dir string, c Contents) error {
-	if err := disk.MakeDir(dir); err != nil {
-		return err
-	}
-	config, err := encodeJSON(c.Config)
-	if err != nil {
-		return fmt.Errorf("%s: %w", ConfigFile, err)
-	}
-	state, err := encodeJSON(c.State)
-	if err != nil {
-		return fmt.Errorf("%s: %w", StateFile, err)
-	}
-	fill := map[string]func(io.Writer) error{
-		ModelFile:     func(w io.Writer) error { return writeTensors(w, c.Model) },
-		ConfigFile:    Bytes(config),
-		OptimizerFile: func(w io.Writer) error { return writeTensors(w, c.Optimizer) },
-		StateFile:     Bytes(state),
-	}
-	m := manifest{Format: manifestFormat, Version: manifestVersion}
-	for _, name := range contentFiles {
-		entry, err := writeFile(dir, name, fill[name])
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		m.Files = append(m.Files, entry)
-	}
-	if err := disk.SyncDir(dir); err != nil {
-		return err
-	}
-	text, err := encodeJSON(m)
-	if err != nil {
-		return err
-	}
-	if _, err := writeFile(dir, ManifestFile, Bytes(text)); err != nil {
-		return fmt.Errorf("%s: %w", ManifestFile, err)
-	}
-	return disk.SyncDir(dir)
 }
 
 // writeFile creates a file in dir, fills it and syncs it to disk. It returns the

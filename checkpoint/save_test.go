@@ -115,7 +115,7 @@ func TestStoredDTypes(t *testing.T) {
 	} {
 		var file bytes.Buffer
 		data := make([]byte, dtype.Bytes(6))
-		require.NoError(t, writeTensors(&file, []Tensor{{Name: "x", DType: dtype, Shape: []int{1, 6}, Data: Bytes(data)}}))
+		require.NoError(t, writeTensors(&file, []Tensor{{Name: "x", DType: dtype, Shape: []int{1, 6}, Data: Bytes(data)}}, nil))
 		path := filepath.Join(t.TempDir(), "x.safetensors")
 		require.NoError(t, os.WriteFile(path, file.Bytes(), 0o600))
 		read, err := openTensors(path)
@@ -189,95 +189,114 @@ func TestSaveReplacesDamaged(t *testing.T) {
 	require.Equal(t, []string{"step-00000005"}, names(t, dir))
 }
 
-// TestCrash simulates a crash before each single change that Save makes to the
-// disk, then truncates unsynced files to half, as a power cut may. After each
-// crash the older checkpoint must be valid, the new one absent or valid, and the
-// next Save and Retain must succeed.
-func TestCrash(t *testing.T) {
-	crash := errors.New("crash")
-	ops := 0
-	start := t.TempDir()
-	save(t, start, 100)
-	require.NoError(t, os.Remove(filepath.Join(save(t, start, 200), ManifestFile))) // damaged, so Save replaces it
-	for stop := 0; ; stop++ {
-		dir := t.TempDir()
-		require.NoError(t, os.CopyFS(dir, os.DirFS(start)))
-		ops = 0
-		unsynced := map[string]bool{}
-		restore := disk.Intercept(func(c disk.Change) error {
-			if ops == stop {
-				return crash // this change and all later ones
-			}
-			ops++
-			switch c.Op {
-			case disk.Create:
-				unsynced[c.Path] = true
-			case disk.Sync:
-				delete(unsynced, c.Path)
-			}
-			return c.Do()
-		})
-		_, err := Save(dir, 200, contents(200))
-		restore()
-		if err == nil {
-			break // stop exceeds the number of changes
-		}
-		require.ErrorIs(t, err, crash)
-		for path := range unsynced {
-			info, err := os.Stat(path)
-			if err == nil {
-				require.NoError(t, os.Truncate(path, info.Size()/2))
-			} else if moved := filepath.Join(dir, "step-00000200", filepath.Base(path)); errors.Is(err, os.ErrNotExist) {
-				require.NoFileExists(t, moved, "renamed before it was synced")
-			}
-		}
-
-		c, skipped, err := Newest(dir)
-		require.NoError(t, err, "stopped before change %d", stop)
-		if filepath.Base(c.Path) == "step-00000200" {
-			require.Empty(t, skipped)
-		} else {
-			require.Equal(t, "step-00000100", filepath.Base(c.Path))
-		}
-		require.NoError(t, c.Close())
-
-		save(t, dir, 300)
-		_, err = Retain(dir, 9, 0)
-		require.NoError(t, err)
-		require.NotContains(t, strings.Join(names(t, dir), " "), partialMark)
-	}
-	require.Greater(t, ops, 20, "too few changes to the disk: Intercept missed some")
+// savers save a checkpoint of a step in both layouts.
+var savers = map[string]func(dir string, step int) (string, error){
+	"whole":   func(dir string, step int) (string, error) { return Save(dir, step, contents(step)) },
+	"sharded": func(dir string, step int) (string, error) { return trySaveShards(dir, step, 3) },
 }
 
-// TestFailingDisk checks that Save cleans up after a disk error, which it cannot do
+// TestCrash simulates a crash before each single change that a save makes to the
+// disk, then truncates unsynced files to half, as a power cut may. After each
+// crash the older checkpoint must be valid, the new one absent or valid, and the
+// next save and Retain must succeed.
+func TestCrash(t *testing.T) {
+	start := t.TempDir()
+	save(t, start, 100)
+	require.NoError(t, os.Remove(filepath.Join(save(t, start, 200), ManifestFile))) // damaged, so a save replaces it
+	for layout, save := range savers {
+		ops := 0
+		for stop := 0; ; stop++ {
+			dir := t.TempDir()
+			require.NoError(t, os.CopyFS(dir, os.DirFS(start)))
+			if crashed := crashAt(t, dir, stop, save); !crashed {
+				break // stop exceeds the number of changes
+			}
+			ops++
+		}
+		require.Greater(t, ops, 20, "%s: too few changes to the disk: Intercept missed some", layout)
+	}
+}
+
+// crashAt crashes a save before a change; crashed is false if it makes fewer changes.
+func crashAt(t *testing.T, dir string, stop int, save func(dir string, step int) (string, error)) (crashed bool) {
+	crash, ops := errors.New("crash"), 0
+	unsynced := map[string]bool{}
+	restore := disk.Intercept(func(c disk.Change) error {
+		if ops == stop {
+			return crash // this change and all later ones
+		}
+		ops++
+		switch c.Op {
+		case disk.Create:
+			unsynced[c.Path] = true
+		case disk.Sync:
+			delete(unsynced, c.Path)
+		}
+		return c.Do()
+	})
+	_, err := save(dir, 200)
+	restore()
+	if err == nil {
+		return false
+	}
+	require.ErrorIs(t, err, crash)
+	for path := range unsynced {
+		info, err := os.Stat(path)
+		if err == nil {
+			require.NoError(t, os.Truncate(path, info.Size()/2))
+		} else if moved := filepath.Join(dir, "step-00000200", filepath.Base(path)); errors.Is(err, os.ErrNotExist) {
+			require.NoFileExists(t, moved, "renamed before it was synced")
+		}
+	}
+
+	c, skipped, err := Newest(dir)
+	require.NoError(t, err, "stopped before change %d", stop)
+	if filepath.Base(c.Path) == "step-00000200" {
+		require.Empty(t, skipped)
+	} else {
+		require.Equal(t, "step-00000100", filepath.Base(c.Path))
+	}
+	require.NoError(t, c.Close())
+
+	_, err = save(dir, 300)
+	require.NoError(t, err)
+	_, err = Retain(dir, 9, 0)
+	require.NoError(t, err)
+	require.NotContains(t, strings.Join(names(t, dir), " "), partialMark)
+	return true
+}
+
+// TestFailingDisk checks that a save cleans up after a disk error, which it cannot do
 // after a crash.
 func TestFailingDisk(t *testing.T) {
 	full := errors.New("no space left on device")
 	start := t.TempDir()
 	save(t, start, 100)
-	for stop := 0; ; stop++ {
-		dir := t.TempDir()
-		require.NoError(t, os.CopyFS(dir, os.DirFS(start)))
-		ops := -1
-		restore := disk.Intercept(func(c disk.Change) error {
-			ops++
-			switch {
-			case ops != stop:
-				return c.Do()
-			case c.Half != nil:
-				return errors.Join(c.Half(), full)
+	for _, save := range savers {
+		for stop := 0; ; stop++ {
+			dir := t.TempDir()
+			require.NoError(t, os.CopyFS(dir, os.DirFS(start)))
+			ops := -1
+			restore := disk.Intercept(func(c disk.Change) error {
+				ops++
+				switch {
+				case ops != stop:
+					return c.Do()
+				case c.Half != nil:
+					return errors.Join(c.Half(), full)
+				}
+				return full
+			})
+			_, err := save(dir, 200)
+			restore()
+			if err == nil {
+				require.Greater(t, stop, 15)
+				break
 			}
-			return full
-		})
-		_, err := Save(dir, 200, contents(200))
-		restore()
-		if err == nil {
-			require.Greater(t, stop, 15)
-			return
-		}
-		require.ErrorIs(t, err, full)
-		for _, name := range names(t, dir) {
-			require.NoError(t, Verify(filepath.Join(dir, name)))
+			require.ErrorIs(t, err, full)
+			for _, name := range names(t, dir) {
+				require.NoError(t, Verify(filepath.Join(dir, name)))
+			}
 		}
 	}
 }
@@ -302,7 +321,7 @@ func TestOrderOfChanges(t *testing.T) {
 	require.NoError(t, err)
 	run := filepath.Base(dir)
 	want := []string{"mkdir " + run, "mkdir temp"}
-	for _, name := range contentFiles {
+	for _, name := range wholeFiles {
 		want = append(want, "create "+name, "sync "+name)
 	}
 	want = append(want, "sync temp", "create MANIFEST.json", "sync MANIFEST.json", "sync temp", "rename temp", "sync "+run)

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
 
 	"octet/fp8"
 	"octet/safetensors"
@@ -81,10 +83,11 @@ func fileDType(d fp8.DType) string {
 	return ""
 }
 
-// writeTensors writes tensors as one safetensors file.
-func writeTensors(w io.Writer, tensors []Tensor) error {
+// writeTensors writes tensors as one safetensors file, with more metadata.
+func writeTensors(w io.Writer, tensors []Tensor, more map[string]string) error {
 	// transformers rejects files whose metadata has no format.
 	metadata := map[string]string{"format": "pt"}
+	maps.Copy(metadata, more)
 	var e4m3 [2]string // the name of an E4M3 tensor, and of an E4M3IEEE tensor
 	sources := make([]safetensors.Source, len(tensors))
 	for i, t := range tensors {
@@ -112,18 +115,73 @@ func writeTensors(w io.Writer, tensors []Tensor) error {
 	return safetensors.Write(w, sources, metadata)
 }
 
-// Tensors are the tensors of one safetensors file, or of all files of a
-// sharded model. Its methods read tensors by name and are safe for concurrent use.
+// Tensors are the tensors of one safetensors file, of all files of a sharded model, or
+// of the shards of a checkpoint, which hold rows of them. Its methods read tensors by name
+// and are safe for concurrent use.
 type Tensors struct {
-	path   string // the file, or the index of a sharded model
-	files  []*safetensors.File
-	list   []Tensor
-	byName map[string]stored
+	path    string // for messages: the file, the index of a sharded model, or the checkpoint
+	closers []io.Closer
+	list    []Tensor
+	rows    []*rows // of each tensor of list
+	byName  map[string]int
 }
 
-type stored struct {
-	index int // in list
-	file  *safetensors.File
+// rows are the bytes of a tensor: those of its rows, in one or several files. A row is
+// everything at one index of the first dimension; a scalar is one row.
+type rows struct {
+	n        int
+	rowBytes int64
+	pieces   []piece // in order, without gaps
+}
+
+// piece holds the rows from and to, without to, from an offset in a file.
+type piece struct {
+	from, to int
+	data     io.ReaderAt
+	offset   int64
+	file     string // for messages
+}
+
+// rowsOf returns the number of rows of a shape.
+func rowsOf(shape []int) int {
+	if len(shape) == 0 {
+		return 1
+	}
+	return shape[0]
+}
+
+// size returns the number of bytes of all rows.
+func (r *rows) size() int64 { return int64(r.n) * r.rowBytes }
+
+// ReadAt implements io.ReaderAt.
+func (r *rows) ReadAt(dst []byte, at int64) (n int, err error) {
+	// The first piece that ends after at.
+	first, _ := slices.BinarySearchFunc(r.pieces, at, func(p piece, at int64) int {
+		if int64(p.to)*r.rowBytes > at {
+			return 1
+		}
+		return -1
+	})
+	for _, p := range r.pieces[first:] {
+		if n == len(dst) {
+			return n, nil
+		}
+		begin := at + int64(n)
+		want := dst[n:][:min(int64(len(dst)-n), int64(p.to)*r.rowBytes-begin)]
+		got, err := p.data.ReadAt(want, p.offset+begin-int64(p.from)*r.rowBytes)
+		n += got
+		if got == len(want) {
+			continue
+		}
+		if err == nil || errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return n, fmt.Errorf("%s: %w", p.file, err)
+	}
+	if n < len(dst) {
+		return n, io.EOF
+	}
+	return n, nil
 }
 
 func openTensors(path string) (*Tensors, error) {
@@ -145,41 +203,59 @@ func openSharded(indexPath string) (*Tensors, error) {
 // newTensors returns the tensors of files, whose names are unique, and takes
 // ownership of the files. It closes them if Octet lacks the format of a tensor.
 func newTensors(path string, files []*safetensors.File) (*Tensors, error) {
-	s := &Tensors{path: path, files: files, byName: map[string]stored{}}
+	s := &Tensors{path: path, byName: map[string]int{}}
+	for _, f := range files {
+		s.closers = append(s.closers, f)
+	}
 	for _, f := range files {
 		for _, t := range f.Tensors() {
-			tensor, err := fromStored(f, t)
+			dtype, shape, err := stored(t, f.Metadata())
+			var section io.ReaderAt
+			if err == nil {
+				section, err = f.Section(t.Name)
+			}
 			if err != nil {
 				return nil, errors.Join(fmt.Errorf("%s: tensor %q: %w", path, t.Name, err), s.Close())
 			}
-			s.byName[t.Name] = stored{len(s.list), f}
-			s.list = append(s.list, tensor)
+			r := s.rows[s.add(t.Name, dtype, shape)]
+			r.pieces = []piece{{to: r.n, data: section, file: path}}
 		}
 	}
 	return s, nil
 }
 
-func fromStored(f *safetensors.File, t safetensors.Tensor) (Tensor, error) {
-	dtype, err := storedDType(t.Name, t.DType, f.Metadata())
-	if err != nil {
-		return Tensor{}, err
+// add adds a tensor without pieces and returns its index.
+func (s *Tensors) add(name string, dtype fp8.DType, shape []int) int {
+	i, r := len(s.list), &rows{n: rowsOf(shape), rowBytes: int64(dtype.Size())}
+	for _, d := range shape[min(1, len(shape)):] {
+		r.rowBytes *= int64(d)
 	}
-	shape := make([]int, len(t.Shape))
+	s.byName[name] = i
+	s.rows = append(s.rows, r)
+	s.list = append(s.list, Tensor{Name: name, DType: dtype, Shape: shape, Data: func(w io.Writer) error {
+		_, err := io.Copy(w, s.reader(i))
+		return err
+	}})
+	return i
+}
+
+func (s *Tensors) reader(i int) io.Reader {
+	return io.NewSectionReader(s.rows[i], 0, s.rows[i].size())
+}
+
+// stored returns the format and the shape of a tensor of a file with this metadata.
+func stored(t safetensors.Tensor, metadata map[string]string) (dtype fp8.DType, shape []int, err error) {
+	if dtype, err = storedDType(t.Name, t.DType, metadata); err != nil {
+		return dtype, nil, err
+	}
+	shape = make([]int, len(t.Shape))
 	for d, n := range t.Shape {
 		if n > math.MaxInt {
-			return Tensor{}, fmt.Errorf("dimension %d = %d is too large for this machine", d, n)
+			return dtype, nil, fmt.Errorf("dimension %d = %d is too large for this machine", d, n)
 		}
 		shape[d] = int(n)
 	}
-	data := func(w io.Writer) error {
-		section, err := f.Section(t.Name)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(w, section)
-		return err
-	}
-	return Tensor{Name: t.Name, DType: dtype, Shape: shape, Data: data}, nil
+	return dtype, shape, nil
 }
 
 // List returns all tensors in the order of the files. Their Data read from the
@@ -188,36 +264,53 @@ func (s *Tensors) List() []Tensor { return s.list }
 
 // Lookup returns the tensor with the given name; false if there is none.
 func (s *Tensors) Lookup(name string) (Tensor, bool) {
-	at, ok := s.byName[name]
+	i, ok := s.byName[name]
 	if !ok {
 		return Tensor{}, false
 	}
-	return s.list[at.index], true
+	return s.list[i], true
 }
 
 // Reader returns a reader of a tensor's bytes.
 func (s *Tensors) Reader(name string) (io.Reader, error) {
-	at, ok := s.byName[name]
+	i, ok := s.byName[name]
 	if !ok {
 		return nil, fmt.Errorf("there is no tensor %q", name)
 	}
-	return at.file.Section(name)
+	return s.reader(i), nil
 }
 
 // ReadInto reads a whole tensor into dst, which must have the tensor's size.
 func (s *Tensors) ReadInto(name string, dst []byte) error {
-	at, ok := s.byName[name]
+	t, _ := s.Lookup(name)
+	return s.ReadRows(name, 0, rowsOf(t.Shape), dst)
+}
+
+// ReadRows reads the rows from and to of a tensor, without to, into dst, which must have
+// their size. A row is everything at one index of the first dimension; a scalar has one row.
+func (s *Tensors) ReadRows(name string, from, to int, dst []byte) error {
+	i, ok := s.byName[name]
 	if !ok {
 		return fmt.Errorf("there is no tensor %q", name)
 	}
-	return at.file.ReadInto(name, dst)
+	r := s.rows[i]
+	if from < 0 || to < from || to > r.n {
+		return fmt.Errorf("%s: tensor %q has %d rows: there are no rows %d to %d", s.path, name, r.n, from, to)
+	}
+	if size := int64(to-from) * r.rowBytes; size != int64(len(dst)) {
+		return fmt.Errorf("%s: rows %d to %d of tensor %q have %d bytes, but the destination has %d", s.path, from, to, name, size, len(dst))
+	}
+	if _, err := r.ReadAt(dst, int64(from)*r.rowBytes); err != nil {
+		return fmt.Errorf("%s: reading tensor %q: %w", s.path, name, err)
+	}
+	return nil
 }
 
 // Close closes the files.
 func (s *Tensors) Close() error {
 	var errs []error
-	for _, f := range s.files {
-		errs = append(errs, f.Close())
+	for _, c := range s.closers {
+		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)
 }
