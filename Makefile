@@ -11,10 +11,10 @@ TAGS ?=
 # Inputs per fuzz target.
 FUZZ ?= 20000x
 
-# The accelerator tags need cgo. go-nvml needs lazy binding, because its functions are
+# The tags of accelerators and MPI need cgo. go-nvml needs lazy binding, because its functions are
 # unresolved until NVML is loaded, and its bindings of deprecated functions cause warnings.
 , := ,
-ifneq (,$(filter cuda gaudi,$(subst $(,), ,$(TAGS))))
+ifneq (,$(filter cuda gaudi mpi,$(subst $(,), ,$(TAGS))))
 export CGO_ENABLED = 1
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 LDFLAGS = -ldflags '-extldflags=-Wl,-z,lazy'

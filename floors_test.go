@@ -35,7 +35,7 @@ var levels = [][]string{
 	{"backend/emu/attention", "backend/emu/optimizer"},
 	{"backend/emu/cast", "backend/emu/gemm"},
 	{"backend/emu/memory"},
-	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "csrc/standin", "data", "internal/arrays", "internal/writers", "recipe", "backend/emu/pool"},
+	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libmpi", "csrc/libsynapse", "csrc/standin", "data", "internal/arrays", "internal/writers", "recipe", "backend/emu/pool"},
 	{"fp8", "internal/disk/powercut", "internal/page"},
 	// These import no package of this module.
 	{
@@ -89,7 +89,7 @@ var modulesOfTheCommand = []string{
 }
 
 func TestModulesOfTheCommand(t *testing.T) {
-	for _, tags := range []string{"", "cuda", "gaudi", "cuda,gaudi"} {
+	for _, tags := range []string{"", "cuda", "gaudi", "mpi", "cuda,gaudi,mpi"} {
 		out, err := exec.Command("go", "list", "-deps", "-tags", tags, "-f", "{{with .Module}}{{.Path}}{{end}}", ".").Output()
 		require.NoError(t, err)
 		modules := strings.Fields(string(out))

@@ -1,4 +1,4 @@
-//go:build (cuda || gaudi) && cgo && linux
+//go:build (cuda || gaudi || mpi) && cgo && linux
 
 package dynlib
 

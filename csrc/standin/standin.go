@@ -54,6 +54,14 @@
 //   - HCCL connects processes through sockets. A rank that died, or whose operation
 //     differs, is an error.
 //
+// # MPI
+//
+// libmpi_abi.so runs the collectives of processes of one machine over a file that all of
+// them map (OCTET_STANDIN_MPI); PMI_RANK and PMI_SIZE are a process's rank and their
+// number, as under MPICH's mpiexec. RunRanks starts the processes. Data moves only within
+// calls of MPI_Test. If collectives or sizes differ between ranks, MPI_Test fails, with a
+// line on stderr. A rank that died is not an error: the other ranks wait.
+//
 // # Settings
 //
 // Environment variables, read at each call, set the answers:
@@ -103,6 +111,9 @@
 //	STANDIN_HLML_SILENT a function of HLML that returns "not supported", or "all"
 //	STANDIN_HLML_ODD    likewise, with an unknown error
 //	STANDIN_HLML_LOST   likewise, with a lost device
+//	STANDIN_MPI_ABI     major version of MPI's ABI (1)
+//	STANDIN_MPI_THREADS the level of threads that MPI_Init_thread provides (1024, FUNNELED)
+//	STANDIN_MPI_ERROR   code that MPI_Test returns for a completed operation (0)
 //
 // STANDIN_OOM (96 or 128 GiB) and STANDIN_LOST (launches of recipes) apply to SynapseAI,
 // too.

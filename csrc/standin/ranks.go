@@ -1,0 +1,121 @@
+package standin
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	// inRank marks a process that RunRanks started.
+	inRank = "OCTET_TEST_IN_RANK"
+	// mpiexec is a launcher with its options, such as "/usr/bin/mpiexec". If it is set,
+	// RunRanks starts processes by it, with the MPI library that OCTET_LIBMPI names.
+	mpiexec = "OCTET_TEST_MPIEXEC"
+)
+
+// InRank reports whether this process is one of those that RunRanks started.
+func InRank() bool { return os.Getenv(inRank) != "" }
+
+// RealMPI reports whether ranks use a real MPI library and launcher instead of stand-ins.
+func RealMPI() bool { return os.Getenv(mpiexec) != "" }
+
+// RankTest is the part of *testing.T that RunRanks needs.
+type RankTest interface {
+	T
+	Name() string
+}
+
+// Exit is how a process of a rank ended.
+type Exit struct {
+	Code   int // -1: a signal
+	Output string
+}
+
+// RunRanks runs the calling test in n processes of the test binary, ranks of MPI, and
+// returns how they ended, in order of rank. The test calls InRank first, and runs its part
+// if that is true. variables, such as "STANDIN_MPI_ERROR=16", are added to the environment.
+//
+// If OCTET_TEST_MPIEXEC names a launcher, there is one Exit, that of the launcher. Without
+// one and without a C compiler, RunRanks skips the test.
+func RunRanks(t RankTest, n int, variables ...string) []Exit {
+	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
+	// The ranks end before the test binary does, whose timeout is longer by default.
+	binary := []string{os.Args[0], "-test.run=" + pattern, "-test.bench=" + pattern, "-test.benchtime=1x", "-test.timeout=2m"}
+	environment := append(os.Environ(), append(variables, inRank+"=1")...)
+	if RealMPI() {
+		return run(t, environment, 1, func(int) []string { return nil }, append(append(strings.Fields(os.Getenv(mpiexec)), "-n", fmt.Sprint(n)), binary...))
+	}
+	if _, err := exec.LookPath(compiler()); err != nil {
+		t.Skipf("needs a C compiler for the stand-in for MPI: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "mpi")
+	environment = append(environment, "OCTET_LIBMPI="+Build(t, "libmpi_abi"), "OCTET_STANDIN_MPI="+file)
+	exits := run(t, environment, n, func(rank int) []string {
+		return []string{fmt.Sprint("PMI_RANK=", rank), fmt.Sprint("PMI_SIZE=", n)}
+	}, binary)
+	unreported, err := filepath.Glob(file + ".*")
+	require.NoError(t, err)
+	require.Empty(t, unreported, "ranks ended without libc's exit handlers after MPI_Finalize: use libmpi.Exit, or mpiexec kills other ranks")
+	return exits
+}
+
+// run starts n processes of a command, each with an environment of its own, and waits for
+// them.
+func run(t RankTest, environment []string, n int, own func(rank int) []string, command []string) []Exit {
+	processes, outputs, exits := make([]*exec.Cmd, n), make([]bytes.Buffer, n), make([]Exit, n)
+	for rank := range n {
+		p := exec.Command(command[0], command[1:]...)
+		p.Env = append(append([]string{}, environment...), own(rank)...)
+		p.Stdout, p.Stderr = &outputs[rank], &outputs[rank]
+		require.NoError(t, p.Start())
+		processes[rank] = p
+	}
+	for rank, p := range processes {
+		err := p.Wait()
+		if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
+			require.NoError(t, err)
+		}
+		exits[rank] = Exit{p.ProcessState.ExitCode(), outputs[rank].String()}
+	}
+	return exits
+}
+
+// Succeeded fails the test unless all ranks ended with 0.
+func Succeeded(t T, exits []Exit) {
+	for rank, e := range exits {
+		require.Zero(t, e.Code, "rank %d:\n%s", rank, e.Output)
+	}
+}
+
+// figure begins the lines that LogFigures finds in the output of ranks.
+const figure = "figure: "
+
+// Figure prints a figure of a benchmark that runs in ranks.
+func Figure(format string, values ...any) { fmt.Printf("\n"+figure+format+"\n", values...) }
+
+// Logger is the part of *testing.B that LogFigures needs.
+type Logger interface {
+	T
+	Helper()
+	Logf(format string, args ...any)
+}
+
+// LogFigures logs the figures of all ranks.
+func LogFigures(t Logger, exits []Exit) {
+	t.Helper()
+	Succeeded(t, exits)
+	for _, e := range exits {
+		for line := range strings.Lines(e.Output) {
+			if _, text, found := strings.Cut(line, figure); found {
+				t.Logf("%s", strings.TrimSpace(text))
+			}
+		}
+	}
+}
