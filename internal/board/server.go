@@ -138,8 +138,8 @@ func title(names []string, list []*runs.Run) string {
 // reportPath returns the address of a run's report.
 func reportPath(name string) string { return "/report?" + url.Values{"run": {name}}.Encode() }
 
-// rows answers with the rows and their version. Pages ask twice a second: a browser has six
-// connections to a server, so streams of events would be the last answers to the sixth tab.
+// rows answers with the rows and their version. Pages ask twice a second. Streams of
+// events would block the seventh tab, since a browser has six connections to a server.
 func (s *Server) rows(w http.ResponseWriter, r *http.Request) {
 	rows, version, _ := s.watch.rows() // after an error these are the last ones that were read
 	if r.URL.Query().Get("version") == strconv.Itoa(version) {

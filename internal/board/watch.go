@@ -28,7 +28,7 @@ type watch struct {
 	version int // counts the changes
 }
 
-// Row is what the list says about a run. Values without a number are null.
+// Row is a run in the list. Values without a number are null.
 type Row struct {
 	Name     string   `json:"name"`
 	Recipe   string   `json:"recipe"`
@@ -45,8 +45,7 @@ type Row struct {
 	Written  string   `json:"written"` // local time of the last step; empty: none
 }
 
-// rows reads what is new, if the last time is long enough ago, and returns all rows with the
-// version of their content.
+// rows updates the runs and returns their rows with the version of their content.
 func (w *watch) rows() (rows []Row, version int, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,7 +57,7 @@ func (w *watch) rows() (rows []Row, version int, err error) {
 	return rows, w.version, w.failure
 }
 
-// update reads new lines and finds new runs, if it is time to.
+// update reads new lines after readEvery, and finds new runs after findEvery.
 func (w *watch) update(now time.Time) {
 	if now.Sub(w.found) >= findEvery {
 		w.find()

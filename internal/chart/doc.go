@@ -4,7 +4,7 @@
 // A drawing is an element of a page, which needs the rules of [Style] and no script, font or
 // other file. Its colours follow the reader's colour scheme, light or dark. Lines differ in
 // dashes as well as in colour, the SVG has an accessible name, and [Chart.Table] returns the
-// numbers behind a chart.
+// numbers of a chart.
 //
 //	c := chart.Chart{Title: "Loss", X: chart.Axis{Label: "step"}, Lines: []chart.Line{{Name: "bf16", X: steps, Y: loss}}}
 //	page.Write(c.SVG())

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Table holds the numbers behind a chart: a row of cells for each value of the x axis. An
+// Table holds the numbers of a chart: a row of cells for each value of the x axis. An
 // empty cell is a gap.
 type Table struct {
 	Head []string

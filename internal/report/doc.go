@@ -3,6 +3,6 @@
 //
 // The page compares groups of runs that differ in their seed: losses with the range over
 // seeds, differences to a baseline on the same batches, the casts of each layer over time,
-// throughput, configurations, warnings. Every chart has a table of its numbers behind it, and
-// the colours follow the reader's colour scheme.
+// throughput, configurations, warnings. Every chart has a table of its numbers, and the
+// colours follow the reader's colour scheme.
 package report

@@ -126,8 +126,8 @@ func smoothed(list []*runs.Run, field string, window int) (all []runs.Series) {
 }
 
 // smooth returns the means of windows of steps: 1 to window, and so on, each at its last step.
-// Equal windows of two runs so have equal steps, even if a run lacks some. Values that are not
-// finite are left out; a window without others is a gap.
+// The windows of two runs have equal steps, even if a run lacks some of them. Values that are
+// not finite are left out; a window of only such values is a gap.
 func smooth(s *runs.Series, window int) (means runs.Series) {
 	if len(s.Steps) == 0 {
 		return means

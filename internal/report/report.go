@@ -25,7 +25,7 @@ type Options struct {
 // builder writes the parts of a report.
 type builder struct{ page.Page }
 
-// tableRows is the number of rows of the table behind a chart.
+// tableRows is the number of rows of the table below a chart.
 const tableRows = 20
 
 // Page returns a page about groups of runs.
@@ -55,7 +55,7 @@ func all(groups []*runs.Group) (list []*runs.Run) {
 // shown are the groups of which the page shows details.
 const shown = 8
 
-// some returns the groups of which the page shows details, and says if there are more.
+// some returns the groups of which the page shows details, and writes their number if there are more.
 func (p *builder) some(groups []*runs.Group) []*runs.Group {
 	if len(groups) > shown {
 		p.Paragraph("soft", fmt.Sprintf("The first %d of %d configurations.", shown, len(groups)))
@@ -64,7 +64,7 @@ func (p *builder) some(groups []*runs.Group) []*runs.Group {
 	return groups
 }
 
-// configurations writes what differs between the groups, and texts about each.
+// configurations writes the keys that differ between the groups, and texts about each group.
 func (p *builder) configurations(o Options, groups []*runs.Group) {
 	p.Section("configurations", "Configurations")
 	var first []*runs.Run
@@ -104,7 +104,7 @@ func configText(r *runs.Run) string {
 	return strings.Join(lines, "\n")
 }
 
-// alarms writes warnings, and what the folders' files hold that could not be read.
+// alarms writes the warnings of all runs, and the problems of their files.
 func (p *builder) alarms(groups []*runs.Group) {
 	warnings := chart.Table{Head: []string{"run", "step", "time", "warning"}}
 	problems := chart.Table{Head: []string{"run", "problem"}}

@@ -13,7 +13,7 @@ import (
 	"octet/internal/writers"
 )
 
-// Run is what a run folder says so far.
+// Run holds the content of a run folder.
 type Run struct {
 	Dir  string
 	Name string // for users: the folder, relative to the one that Find searched
@@ -29,7 +29,7 @@ type Run struct {
 	Casts    Measurements       // of casts
 	Channels Measurements       // of the MLPs' largest channels
 	Alarms   []Alarm            // warnings and errors of run.log
-	Problems []string           // what the folder holds and this value does not, a sentence each
+	Problems []string           // of the folder's files, a sentence each: Run lacks the damaged parts
 
 	config               fs.FileInfo // of the file that was read; nil: none
 	metrics, timing, log tail
@@ -44,7 +44,7 @@ type Alarm struct {
 	Message string
 }
 
-// Limits of what a folder can make this package keep.
+// Limits of the memory that a folder takes.
 const (
 	maxConfig   = 1 << 20 // bytes
 	maxNames    = 20_000  // of casts and channels
@@ -83,8 +83,8 @@ func (r *Run) NameBelow(dir string) {
 	}
 }
 
-// Update reads what was written since Open or the last Update, and reports whether there was
-// anything.
+// Update reads the lines written since Open or the last Update, and reports whether anything
+// changed.
 func (r *Run) Update() (changed bool) {
 	update := func(t *tail, parse func(text []byte) error) (again bool) {
 		before, name := t.offset, filepath.Base(t.path)

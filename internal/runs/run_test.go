@@ -98,7 +98,7 @@ func TestUpdate(t *testing.T) {
 	require.Equal(t, []float64{5, 4, 3, 2}, r.Metrics["loss"].Values)
 	require.Equal(t, []float64{7}, r.Timing["memory"].Values)
 
-	// The run rewinds: it truncates the file and goes on.
+	// The run rewinds: it truncates the file and continues.
 	require.NoError(t, os.Truncate(filepath.Join(dir, "metrics.jsonl"), int64(len(step(1, "5")))))
 	appendTo(t, dir, "metrics.jsonl", `{"step":2,"loss":9,"fp8":{"a":{"amax":1}}}`+"\n")
 	require.True(t, r.Update())

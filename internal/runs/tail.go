@@ -57,7 +57,7 @@ func (t *tail) read(line func(text []byte, whole bool)) (again bool, err error) 
 		var length int64
 		text, length, err = writers.ReadLine(lines, text[:0])
 		if errors.Is(err, io.EOF) {
-			return again, nil // what follows the last newline is torn, or being written
+			return again, nil // text after the last newline is torn, or being written
 		}
 		if err != nil {
 			return again, err

@@ -16,7 +16,7 @@ import (
 	"octet/train"
 )
 
-// check checks the runs that are not done, and the run folders of all others. need is the
+// check checks the runs that are not done, and the run folders of all runs. need is the
 // memory of the largest run, in bytes; accelerators says that a backend has memory of its own.
 // The error lists all problems.
 func (s *Sweep) check(ctx context.Context, o Options) (need int64, accelerators bool, err error) {
@@ -78,8 +78,8 @@ func (s *Sweep) setPlaces() error {
 	return all.err()
 }
 
-// arithmeticOf returns the part of a backend's name that decides the results: the device of
-// emu is a model, that of cuda a place.
+// arithmeticOf returns the part of a backend's name that determines the results: a device of
+// emu is a model with its own arithmetic, but all devices of cuda compute the same.
 func arithmeticOf(name string) (string, error) {
 	driver, device, err := backend.Find(name)
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *Sweep) checkTexts(ctx context.Context, pending map[*Variant]bool, sourc
 	return memory, all.err()
 }
 
-// textOf returns what decides the text of a variant.
+// textOf returns the settings that determine the text of a variant, as a key.
 func textOf(v *Variant) string {
 	return fmt.Sprintf("%q %d %d", v.Config.Data.Paths, v.Config.Data.ValBytes, v.Config.Model.Vocab)
 }

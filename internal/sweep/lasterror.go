@@ -12,8 +12,8 @@ const (
 	maxErrorLines = 3
 )
 
-// lastError returns the error with which a process ended: what its log holds from the last
-// line that begins with "octet: ", or the end of the log. It reads nothing before offset, the
+// lastError returns the error with which a process ended: its log from the last line that
+// begins with "octet: ", or the end of the log. It reads nothing before offset, the
 // output of earlier processes. If there is nothing, the error is that of the process.
 func lastError(log *os.File, offset int64, process error) string {
 	info, err := log.Stat()
