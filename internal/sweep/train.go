@@ -159,13 +159,14 @@ func (c *children) train(ctx context.Context, r *Row) error {
 	done := s.reread(r).State == Done
 	exit, ran := errors.AsType[*exec.ExitError](failure)
 	switch status := exitStatus(exit); {
+	case done: // the process may have failed after its last checkpoint
 	case ran && (status < 0 || status > 128): // the same command may well succeed later
 		return s.record(r, fmt.Errorf("a signal ended the process (%s); the same command resumes the run", exit.ProcessState), false)
 	case ran:
 		return s.record(r, errors.New(lastError(log, info.Size(), failure)), true)
 	case failure != nil:
 		return s.record(r, failure, true)
-	case !done:
+	default:
 		return s.record(r, fmt.Errorf("the process ended, but the run has no intact checkpoint of step %d; %s has its output", r.Variant.Config.Train.Steps, name), true)
 	}
 	return s.record(r, nil, false)
