@@ -301,21 +301,27 @@ func TestFailingDisk(t *testing.T) {
 	}
 }
 
-// TestOrderOfChanges checks the order that makes the rename safe: sync every file,
-// then the folder; write and sync the manifest; rename; sync the parent folder.
-func TestOrderOfChanges(t *testing.T) {
-	dir := t.TempDir()
-	var log []string
-	restore := disk.Intercept(func(c disk.Change) error {
+// logChanges logs the changes of folders and the syncs, with "temp" for the hidden folder of
+// step 7, until restore is called.
+func logChanges() (log *[]string, restore func()) {
+	log = new([]string)
+	return log, disk.Intercept(func(c disk.Change) error {
 		name := filepath.Base(c.Path)
 		if strings.HasPrefix(name, ".step-00000007.partial-") {
 			name = "temp"
 		}
 		if c.Op != disk.Write {
-			log = append(log, string(c.Op)+" "+name)
+			*log = append(*log, string(c.Op)+" "+name)
 		}
 		return c.Do()
 	})
+}
+
+// TestOrderOfChanges checks the order that makes the rename safe: sync every file,
+// then the folder; write and sync the manifest; rename; sync the parent folder.
+func TestOrderOfChanges(t *testing.T) {
+	dir := t.TempDir()
+	log, restore := logChanges()
 	_, err := Save(dir, 7, contents(7))
 	restore()
 	require.NoError(t, err)
@@ -325,7 +331,7 @@ func TestOrderOfChanges(t *testing.T) {
 		want = append(want, "create "+name, "sync "+name)
 	}
 	want = append(want, "sync temp", "create MANIFEST.json", "sync MANIFEST.json", "sync temp", "rename temp", "sync "+run)
-	require.Equal(t, want, log)
+	require.Equal(t, want, *log)
 }
 
 func names(t testing.TB, dir string) []string {

@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/fp8"
-	"octet/internal/disk"
 )
 
 // rowContents returns contents with tensors of many shapes and formats.
@@ -347,17 +346,7 @@ func TestShardsConcurrently(t *testing.T) {
 // files and their names before rank 0 writes and syncs the rest; see TestOrderOfChanges.
 func TestOrderOfShardedChanges(t *testing.T) {
 	dir := t.TempDir()
-	var log []string
-	restore := disk.Intercept(func(c disk.Change) error {
-		name := filepath.Base(c.Path)
-		if strings.HasPrefix(name, ".step-00000007.partial-") {
-			name = "temp"
-		}
-		if c.Op != disk.Write {
-			log = append(log, string(c.Op)+" "+name)
-		}
-		return c.Do()
-	})
+	log, restore := logChanges()
 	_, err := trySaveShards(dir, 7, 2)
 	restore()
 	require.NoError(t, err)
@@ -370,7 +359,7 @@ func TestOrderOfShardedChanges(t *testing.T) {
 		want = append(want, "create "+name, "sync "+name)
 	}
 	want = append(want, "sync temp", "create MANIFEST.json", "sync MANIFEST.json", "sync temp", "rename temp", "sync "+run)
-	require.Equal(t, want, log)
+	require.Equal(t, want, *log)
 }
 
 // Shards do not depend on the order of the lists.

@@ -2,7 +2,7 @@
 // other beside the tensors that they exchange, and how they end together.
 //
 // [FromEnv] reads a process's [Place] from the environment that a launcher sets: torchrun,
-// Slurm, MPI, Kubernetes. [Join] connects processes over TCP, [Local] goroutines of one
+// Slurm, MPI, Kubeflow Trainer. [Join] connects processes over TCP, [Local] goroutines of one
 // process. Both return a [Group] for each rank, with the same methods and errors.
 //
 // A lost rank ends the run: the calls of all ranks fail with one [Lost], which names the

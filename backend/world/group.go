@@ -13,7 +13,7 @@ import (
 // goroutine.
 //
 // A group that ended stays so: every call returns the same error, of type [*Lost], on every
-// rank. A group ends if a rank fails, if its process ends, hangs or is cut off, and if no
+// rank. A group ends if a rank fails, if its process ends, hangs or loses its network, and if no
 // rank runs an op within the timeout while some rank waits.
 type Group struct {
 	place  Place
@@ -57,7 +57,7 @@ type Lost struct {
 	Cause string
 	Code  int // the exit status for the processes of all ranks
 
-	err error // behind Cause, if the rank is of this process
+	err error // of which Cause is the text, if the rank is of this process
 }
 
 // Unwrap returns the error that a rank of this process gave to Fail; nil for other ranks.
