@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"octet/backend/world"
 	"octet/fp8"
 	"octet/internal/spelling"
 )
@@ -122,10 +123,9 @@ func (s *Spec) Multiplies(a, b fp8.Encoding) bool { return fp8.Multiplies(s.Pair
 // Options are the host's settings for a backend, apart from its name.
 type Options struct {
 	Threads int // of the CPU backend; 0 is all processors
-	// Ranks is the number of model replicas that train together: GPUs of this
-	// process on cuda, processes with one device each on gaudi, goroutines on emu.
-	// 0 is 1.
-	Ranks int
+	// Group connects the device to those of the other ranks of a run: processes on cuda and
+	// gaudi, goroutines or processes on emu. nil: there is one rank.
+	Group *world.Group
 	// Choices restores the choices of an earlier Chooser where the device supports
 	// them; the backend makes the others anew. All ranks get the same Choices.
 	Choices []byte
@@ -155,8 +155,9 @@ type Driver struct {
 	// Spec describes the device named after the colon in "cuda:0" or "emu:h100".
 	// An unknown name is an error that lists the known ones.
 	Spec func(device string) (Spec, error)
-	// Open creates the backends of all ranks, in order of rank.
-	Open func(device string, o Options) ([]Backend, error)
+	// Open opens a device. With Options.Group, all ranks call it, and it returns when all
+	// devices are connected.
+	Open func(device string, o Options) (Backend, error)
 	// Lower rewrites the programs of one set of variables into programs that the
 	// backend runs, in the same order. It may fuse, transpose and reorder, but must
 	// not change a bit of the result. It may declare a variable for a copy in another
@@ -285,13 +286,12 @@ func SpecOf(name string) (Spec, error) {
 	return d.Spec(device)
 }
 
-// Open creates one backend per rank from "name" or "name:device".
-func Open(name string, o Options) ([]Backend, error) {
+// Open opens the device "name" or "name:device" of one rank.
+func Open(name string, o Options) (Backend, error) {
 	d, device, err := Find(name)
 	if err != nil {
 		return nil, err
 	}
-	o.Ranks = max(1, o.Ranks)
 	return d.Open(device, o)
 }
 

@@ -95,7 +95,7 @@ func TestLoad(t *testing.T) {
 		return list, nil
 	}
 	t.Cleanup(backend.Register(d))
-	device := ref.Open(1, ref.Rounded)[0]
+	device := ref.Open(nil, ref.Rounded)
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Stash, "x", fp8.F32, 1)
 	p, q := vars.Program("p"), vars.Program("q")
@@ -115,7 +115,7 @@ func TestLoad(t *testing.T) {
 	broken.Add(&backend.Fill{})
 	_, err = backend.Load(renamed{device, "lowering"}, p, broken)
 	require.EqualError(t, err, "recording broken: fill: operand Out is missing")
-	_, err = backend.Load(full{renamed{ref.Open(1, ref.Rounded)[0], "ref"}}, p)
+	_, err = backend.Load(full{renamed{ref.Open(nil, ref.Rounded), "ref"}}, p)
 	require.ErrorIs(t, err, backend.ErrOutOfMemory)
 	_, err = backend.Load(renamed{device, "sinking"}, p)
 	require.ErrorContains(t, err, `unknown backend "sinking"`)

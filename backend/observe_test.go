@@ -14,7 +14,7 @@ import (
 
 // execute loads p on the reference backend.
 func execute(t *testing.T, p *backend.Program) (*ref.Backend, backend.Executable) {
-	b := ref.Open(1, ref.Rounded)[0]
+	b := ref.Open(nil, ref.Rounded)
 	list, err := b.Load(p)
 	require.NoError(t, err)
 	return b, list[0]

@@ -22,6 +22,19 @@ func (s *Tensors) Weight(name string) ([]float32, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s: there is no tensor %q", s.path, name)
 	}
+	return s.WeightRows(name, 0, rowsOf(t.Shape))
+}
+
+// WeightRows is Weight of the rows from and to, without to, see [Tensors.ReadRows].
+func (s *Tensors) WeightRows(name string, from, to int) ([]float32, error) {
+	t, ok := s.Lookup(name)
+	if !ok {
+		return nil, fmt.Errorf("%s: there is no tensor %q", s.path, name)
+	}
+	rows := s.rows[s.byName[name]]
+	if from < 0 || to < from || to > rows.n {
+		return nil, fmt.Errorf("%s: tensor %q has %d rows: there are no rows %d to %d", s.path, name, rows.n, from, to)
+	}
 	scale := float32(1)
 	switch {
 	case t.DType.IsQuantized() && !t.DType.IsInteger():
@@ -32,12 +45,12 @@ func (s *Tensors) Weight(name string) ([]float32, error) {
 	case !t.DType.IsWide():
 		return nil, fmt.Errorf("%s: tensor %q is stored as %v, which is not a format of weights", s.path, name, t.DType)
 	}
-	r, err := s.Reader(name)
-	if err != nil {
-		return nil, err
+	r := io.NewSectionReader(rows, int64(from)*rows.rowBytes, int64(to-from)*rows.rowBytes)
+	at := 0 // elements before the piece
+	if rows.n > 0 {
+		at = int(t.Elems()) / rows.n * from
 	}
-	x, raw := make([]float32, t.Elems()), make([]byte, weightPiece*t.DType.Size())
-	at := 0
+	x, raw := make([]float32, int(r.Size())/t.DType.Size()), make([]byte, weightPiece*t.DType.Size())
 	for piece := range slices.Chunk(x, weightPiece) {
 		raw := raw[:len(piece)*t.DType.Size()]
 		if _, err := io.ReadFull(r, raw); err != nil {

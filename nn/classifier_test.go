@@ -87,7 +87,7 @@ func (m *classifier) problem(t *testing.T, mode ref.Mode) (run func() float64, d
 	require.NoError(t, cast.Err())
 	require.NoError(t, step.Err())
 
-	dev = ref.Open(1, mode)[0]
+	dev = ref.Open(nil, mode)
 	loaded, err := dev.Load(cast, step)
 	require.NoError(t, err)
 	r := rand.New(rand.NewPCG(3, 4))

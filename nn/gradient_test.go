@@ -48,7 +48,7 @@ func newLossProblem(t *testing.T, c nn.Config, seq int, rows ...recipe.Row) *los
 	p.Add(&backend.Sum{X: losses, Out: loss})
 	require.NoError(t, p.Err())
 
-	dev := ref.Open(1, ref.Exact)[0]
+	dev := ref.Open(nil, ref.Exact)
 	loaded, err := dev.Load(p)
 	require.NoError(t, err)
 	lp := &lossProblem{t: t, model: m, dev: dev, run: loaded[0], loss: loss, nodes: len(p.Nodes())}

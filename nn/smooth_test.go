@@ -81,7 +81,7 @@ func unrounded(t *testing.T, smooth recipe.Smooth) map[string][]float64 {
 		}),
 	}
 	widen(vars, programs...)
-	dev := ref.Open(1, ref.Exact)[0]
+	dev := ref.Open(nil, ref.Exact)
 	loaded, err := dev.Load(programs...)
 	require.NoError(t, err)
 

@@ -61,13 +61,11 @@ func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
 	if err := t.stateError(); err != nil {
 		return h, err
 	}
-	if t.Config.shards() > 1 {
-		// The casts of weights are compared to masters, which all ranks gather.
-		err = t.each(ctx, func(ctx context.Context, r *rank) error { return t.run(ctx, r, r.health) })
-	} else {
-		err = t.run(ctx, t.ranks[0], t.ranks[0].health)
+	if t.group.Rank() > 0 && t.Config.shards() == 1 {
+		return h, nil
 	}
-	if err != nil {
+	// Ranks that share masters gather them, for the casts of weights.
+	if err := t.run(ctx, t.device.health); err != nil || t.group.Rank() > 0 {
 		return h, err
 	}
 	if h.Casts, err = t.castHealth(); err != nil {
@@ -88,13 +86,13 @@ func (t *Trainer) castHealth() (list []CastHealth, err error) {
 	if t.health.Casts == nil {
 		return nil, nil
 	}
-	measured, err := t.readFloats(t.health.Casts)
+	measured, err := t.localFloats(t.health.Casts)
 	if err != nil {
 		return nil, err
 	}
 	var amax []float32
 	if !t.Model.Scales.Empty() {
-		if amax, err = t.readFloats(t.Model.Scales.Amax); err != nil {
+		if amax, err = t.localFloats(t.Model.Scales.Amax); err != nil {
 			return nil, err
 		}
 	}
@@ -132,7 +130,7 @@ func (t *Trainer) channelHealth() (list []SwiGLUHealth, err error) {
 	if t.health.Channels == nil {
 		return nil, nil
 	}
-	x, err := t.readFloats(t.health.Channels)
+	x, err := t.localFloats(t.health.Channels)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float3
 	t.forgetWeights()
 	for s := range t.Vars.All() {
 		if s.Class == backend.State {
-			if err := t.write(s, make([]byte, t.wholeBytes(s))); err != nil {
+			if err := t.device.Write(s, make([]byte, s.Bytes())); err != nil {
 				return err
 			}
 		}
@@ -45,24 +45,19 @@ func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float3
 	if err := t.saveHistories(); err != nil {
 		return err
 	}
-	return errors.Join(t.seek(data.Position{}), t.prepare(ctx))
+	return errors.Join(t.device.loader.Restore(data.Position{}), t.prepare(ctx))
 }
 
-// setMasters writes parameters in the formats of their masters.
+// setMasters writes this rank's rows of parameters in the formats of their masters. values
+// returns all rows.
 func (t *Trainer) setMasters(values func(*nn.Param) ([]float32, error)) error {
 	for _, p := range t.Model.Params {
 		x, err := values(p)
 		if err != nil {
 			return err
 		}
-		codes, scaleInv := encodeMaster(p.Master.DType, x, t.Recipe.Optimizer.Pow2)
-		if err := t.write(p.Master, codes); err != nil {
+		if err := t.setMaster(p, t.localPart(p.Master, x), fp8.Amax(x)); err != nil {
 			return err
-		}
-		if p.Master.Scale != nil {
-			if err := t.write(p.Master.Scale, fp8.AppendFloats(nil, scaleInv)); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
@@ -71,14 +66,12 @@ func (t *Trainer) setMasters(values func(*nn.Param) ([]float32, error)) error {
 // setConstants writes the tensors whose initial value is not zero, parameters aside.
 func (t *Trainer) setConstants() error {
 	for to, value := range t.optimizer.constants() {
-		if err := t.write(to, fp8.AppendFloats(nil, slices.Repeat([]float32{value}, t.wholeElems(to))...)); err != nil {
+		if err := t.device.Write(to, fp8.AppendFloats(nil, slices.Repeat([]float32{value}, to.Elems())...)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// prepare casts the weights on every rank.
-func (t *Trainer) prepare(ctx context.Context) error {
-	return t.each(ctx, func(ctx context.Context, r *rank) error { return t.run(ctx, r, r.prepare) })
-}
+// prepare casts the weights.
+func (t *Trainer) prepare(ctx context.Context) error { return t.run(ctx, t.device.prepare) }

@@ -96,7 +96,8 @@ func (o *AdamW) Initial(seed uint64) iter.Seq2[*backend.Tensor, []byte] {
 			}
 		}
 		for _, p := range o.model.Params {
-			codes, scaleInv := encodeMaster(p.Master.DType, p.Init(seed), o.model.Recipe.Optimizer.Pow2)
+			x := p.Init(seed)
+			codes, scaleInv := encodeMaster(p.Master.DType, x, fp8.Amax(x), o.model.Recipe.Optimizer.Pow2)
 			if !yield(p.Master, codes) || p.Master.Scale != nil && !yield(p.Master.Scale, fp8.AppendFloats(nil, scaleInv)) {
 				return
 			}

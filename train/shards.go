@@ -1,9 +1,14 @@
 package train
 
-import "octet/backend"
+import (
+	"context"
+	"slices"
 
-// This file reads and writes tensors that are sharded over the ranks. Checkpoints and
-// changes of recipe use the full tensors.
+	"octet/backend"
+	"octet/fp8"
+)
+
+// This file reads and writes tensors that are sharded over the ranks.
 
 // listShards lists the sharded tensors, masters, moments, and their scales per block, with the
 // size of the full tensor's first dimension.
@@ -39,59 +44,69 @@ func (j *Job) wholeElems(t *backend.Tensor) int {
 	return n
 }
 
-// wholeBytes returns the size of the full tensor.
-func (j *Job) wholeBytes(t *backend.Tensor) int64 {
-	return t.Bytes() / int64(t.Shape[0]) * int64(j.wholeShape(t)[0])
+// rowsOf returns the rows of the full tensor that a rank holds: all rows of a replicated
+// tensor, and less rows than the rank's memory has if padding follows.
+func (j *Job) rowsOf(t *backend.Tensor, rank int) (from, to int) {
+	rows, sharded := j.sharded[t]
+	if !sharded {
+		return 0, t.Shape[0]
+	}
+	n := t.Shape[0]
+	return min(rows, rank*n), min(rows, (rank+1)*n)
 }
 
-// shardOf returns the part of a full tensor that a rank holds: all of a replicated tensor, and
-// less than the rank's memory if padding follows.
-func (j *Job) shardOf(t *backend.Tensor, raw []byte, rank int) []byte {
-	if _, sharded := j.sharded[t]; !sharded {
-		return raw
+// localPart returns this rank's rows of a full tensor's values, followed by zeros as padding.
+func (t *Trainer) localPart(of *backend.Tensor, x []float32) []float32 {
+	if _, sharded := t.sharded[of]; !sharded {
+		return x
 	}
-	n := int(t.Bytes())
-	return raw[min(len(raw), rank*n):min(len(raw), (rank+1)*n)]
+	from, to := t.rowsOf(of, t.group.Rank())
+	cols := of.Elems() / of.Shape[0]
+	part := make([]float32, of.Elems())
+	copy(part, x[from*cols:to*cols])
+	return part
 }
 
-// read returns a full tensor, from the ranks that hold its shards or from rank 0.
-func (t *Trainer) read(from *backend.Tensor) ([]byte, error) {
-	raw := make([]byte, t.wholeBytes(from))
-	return raw, t.readInto(from, raw)
+// readLocal returns this rank's part of a tensor, padding included.
+func (t *Trainer) readLocal(from *backend.Tensor) ([]byte, error) {
+	raw := make([]byte, from.Bytes())
+	return raw, t.device.Read(from, raw)
 }
 
-func (t *Trainer) readInto(from *backend.Tensor, raw []byte) error {
-	ranks := t.ranks
-	if _, sharded := t.sharded[from]; !sharded {
-		ranks = ranks[:1]
-	}
-	for i, r := range ranks {
-		part := t.shardOf(from, raw, i)
-		if len(part) == int(from.Bytes()) {
-			if err := r.backend.Read(from, part); err != nil {
-				return err
-			}
-			continue
-		}
-		padded := make([]byte, from.Bytes())
-		if err := r.backend.Read(from, padded); err != nil {
-			return err
-		}
-		copy(part, padded)
-	}
-	return nil
+// localFloats returns the decoded values of this rank's part of a tensor, padding included;
+// scales are not applied.
+func (t *Trainer) localFloats(from *backend.Tensor) ([]float32, error) {
+	raw, err := t.readLocal(from)
+	x := make([]float32, from.Elems())
+	from.DType.Decode(x, raw)
+	return x, err
 }
 
-// write writes a full tensor to all ranks, to each rank its shard. Zeros are the padding.
-func (t *Trainer) write(to *backend.Tensor, raw []byte) error {
-	for i, r := range t.ranks {
-		part := t.shardOf(to, raw, i)
-		if n := int(to.Bytes()); len(part) < n {
-			part = append(make([]byte, 0, n), part...)[:n]
-		}
-		if err := r.backend.Write(to, part); err != nil {
-			return err
+// wholeOf returns the full tensor of the ranks' parts. It is for small tensors, since the ranks
+// exchange them through rank 0.
+func (t *Trainer) wholeOf(ctx context.Context, x *backend.Tensor, part []byte) ([]byte, error) {
+	if _, sharded := t.sharded[x]; !sharded {
+		return part, nil
+	}
+	parts, err := t.exchange(ctx, "the rows of "+x.Name, part)
+	if err != nil {
+		return nil, err
+	}
+	rowBytes := int(x.Bytes()) / x.Shape[0]
+	return slices.Concat(parts...)[:t.sharded[x]*rowBytes], nil
+}
+
+// maxima returns the largest magnitudes over the ranks of each of x.
+func (t *Trainer) maxima(ctx context.Context, x []float32) ([]float32, error) {
+	parts, err := t.exchange(ctx, "the largest magnitudes of the state", fp8.AppendFloats(nil, x...))
+	if err != nil {
+		return nil, err
+	}
+	top := make([]float32, len(x))
+	for _, part := range parts {
+		for i := range top {
+			top[i] = fp8.MaxAmax(top[i], float32(float(part[4*i:])))
 		}
 	}
-	return nil
+	return top, nil
 }

@@ -10,7 +10,7 @@ import (
 	"octet/nn"
 )
 
-// Snapshot is a host copy of a checkpoint's contents, in the formats of the device. It
+// Snapshot is a host copy of a rank's part of a checkpoint, in the formats of the device. It
 // is taken between two steps and can be written during later ones. The zero value is
 // ready for use; the next [Trainer.Snapshot] reuses its memory.
 type Snapshot struct {
@@ -18,6 +18,7 @@ type Snapshot struct {
 	Config map[string]string
 
 	job   *Job
+	rank  int
 	bytes []byte
 	of    map[*backend.Tensor][]byte // ranges of bytes
 	state State
@@ -39,10 +40,10 @@ func (j *Job) saved() iter.Seq[*backend.Tensor] {
 	}
 }
 
-// snapshotBytes returns the memory of a snapshot in bytes.
+// snapshotBytes returns the memory of a rank's snapshot in bytes.
 func (j *Job) snapshotBytes() (n int64) {
 	for x := range j.saved() {
-		n += j.wholeBytes(x)
+		n += x.Bytes()
 	}
 	return n
 }
@@ -58,13 +59,13 @@ func (s *Snapshot) arrange(j *Job) {
 	s.job, s.of = j, map[*backend.Tensor][]byte{}
 	at := int64(0)
 	for x := range j.saved() {
-		n := j.wholeBytes(x)
+		n := x.Bytes()
 		s.of[x] = s.bytes[at:][:n:n]
 		at += n
 	}
 }
 
-// Snapshot copies the state from the ranks into s. It overwrites the contents of s,
+// Snapshot copies this rank's part of the state into s. It overwrites the contents of s,
 // so a write of these must have finished.
 func (t *Trainer) Snapshot(s *Snapshot, octetVersion, backendName string) error {
 	if t.Config.Network != nil {
@@ -74,56 +75,103 @@ func (t *Trainer) Snapshot(s *Snapshot, octetVersion, backendName string) error 
 		return err
 	}
 	s.arrange(t.Job)
+	s.rank = t.group.Rank()
 	s.state = State{
 		Version: stateVersion, Octet: octetVersion, Backend: backendName, Recipe: t.Recipe.Name,
-		Step: t.step, Skipped: t.skipped, Seed: t.Config.Seed, Position: t.ranks[0].loader.Position(),
+		Step: t.step, Skipped: t.skipped, Seed: t.Config.Seed, Position: t.device.loader.Position(),
 		Rewinds: t.rewinds, Spikes: t.spikes.clone(), Config: s.Config,
 	}
 	for x := range t.saved() {
-		if err := t.readInto(x, s.of[x]); err != nil {
+		if err := t.device.Read(x, s.of[x]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Contents returns the snapshot as checkpoint contents, valid until s is overwritten.
-// Values are converted when they are written.
+// Contents returns the snapshot of a run with one rank as checkpoint contents, valid until s is
+// overwritten. Values are converted when they are written.
 func (s *Snapshot) Contents() checkpoint.Contents {
+	shard := s.Shard()
+	whole := func(list []checkpoint.Rows) (tensors []checkpoint.Tensor) {
+		for _, r := range list {
+			tensors = append(tensors, r.Tensor)
+		}
+		return tensors
+	}
+	return checkpoint.Contents{
+		Config: s.HFConfig(), State: s.state, Model: whole(shard.Model), Optimizer: whole(shard.Optimizer),
+	}
+}
+
+// HFConfig returns the contents of the checkpoint's config.json.
+func (s *Snapshot) HFConfig() checkpoint.Config { return HFConfig(s.job.Config) }
+
+// State returns the contents of the checkpoint's state.json.
+func (s *Snapshot) State() State { return s.state }
+
+// Shard returns the snapshot as the rank's shard of a checkpoint: its rows of sharded tensors
+// and, of rank 0, the tensors that all ranks hold. See Contents.
+func (s *Snapshot) Shard() checkpoint.Shard {
 	j := s.job
-	c := checkpoint.Contents{Config: HFConfig(j.Config), State: s.state}
+	var c checkpoint.Shard
 	for _, p := range j.Model.Params {
-		shape := append([]int{p.Rows}, p.Shape[1:]...)
-		c.Model = append(c.Model, checkpoint.Tensor{Name: p.Name, DType: fp8.F32, Shape: shape, Data: s.masterData(p)})
+		from, to := j.rowsOf(p.Master, s.rank)
+		from, to = min(from, p.Rows), min(to, p.Rows)
+		if from < to && s.holds(p.Master) {
+			shape := append([]int{p.Rows}, p.Shape[1:]...)
+			c.Model = append(c.Model, checkpoint.Rows{
+				Tensor: checkpoint.Tensor{Name: p.Name, DType: fp8.F32, Shape: shape, Data: s.masterData(p, to-from)},
+				From:   from, To: to,
+			})
+		}
 		if p.Master.DType != fp8.F32 {
-			c.Optimizer = append(c.Optimizer, s.stored(masterName(p), p.Master))
+			c.Optimizer = s.appendStored(c.Optimizer, masterName(p), p.Master)
 		}
 	}
 	packed := map[*backend.Tensor]bool{}
 	for _, x := range j.Model.Packed() {
 		packed[x] = true
+		if !s.holds(x) {
+			continue
+		}
 		j.Model.Unpack(x, s.floats(x), func(name string, shape []int, part []float32) {
-			c.Optimizer = append(c.Optimizer, checkpoint.Tensor{
+			c.Optimizer = append(c.Optimizer, checkpoint.Rows{Tensor: checkpoint.Tensor{
 				Name: name, DType: fp8.F32, Shape: shape, Data: checkpoint.Bytes(fp8.AppendFloats(nil, part...)),
-			})
+			}, To: shape[0]})
 		})
 	}
 	for x := range j.Vars.All() {
 		if x.Class == backend.State && !packed[x] {
-			c.Optimizer = append(c.Optimizer, s.stored(x.Name, x))
+			c.Optimizer = s.appendStored(c.Optimizer, x.Name, x)
 		}
 	}
 	return c
 }
 
-// stored returns a tensor in the format of the device.
-func (s *Snapshot) stored(name string, x *backend.Tensor) checkpoint.Tensor {
-	return checkpoint.Tensor{Name: name, DType: x.DType, Shape: s.job.wholeShape(x), Data: checkpoint.Bytes(s.of[x])}
+// holds reports whether the rank writes rows of a tensor: rank 0 writes those that all ranks
+// hold.
+func (s *Snapshot) holds(x *backend.Tensor) bool {
+	_, sharded := s.job.sharded[x]
+	return sharded || s.rank == 0
+}
+
+// appendStored appends the rank's rows of a tensor in the format of the device, if there are any.
+func (s *Snapshot) appendStored(list []checkpoint.Rows, name string, x *backend.Tensor) []checkpoint.Rows {
+	from, to := s.job.rowsOf(x, s.rank)
+	if from == to || !s.holds(x) {
+		return list
+	}
+	raw := s.of[x][:int64(to-from)*x.Bytes()/int64(x.Shape[0])]
+	return append(list, checkpoint.Rows{
+		Tensor: checkpoint.Tensor{Name: name, DType: x.DType, Shape: s.job.wholeShape(x), Data: checkpoint.Bytes(raw)},
+		From:   from, To: to,
+	})
 }
 
 // floats returns a tensor's decoded values; scales are not applied.
 func (s *Snapshot) floats(x *backend.Tensor) []float32 {
-	list := make([]float32, s.job.wholeElems(x))
+	list := make([]float32, x.Elems())
 	x.DType.Decode(list, s.of[x])
 	return list
 }
@@ -132,10 +180,10 @@ func (s *Snapshot) floats(x *backend.Tensor) []float32 {
 // large enough for an efficient write.
 const pieceElems = 1 << 16
 
-// masterData returns a function that writes a parameter's dequantized master in FP32,
-// without padding rows.
-func (s *Snapshot) masterData(p *nn.Param) func(io.Writer) error {
-	raw := s.of[p.Master][:p.Rows*p.Cols()*p.Master.DType.Size()]
+// masterData returns a function that writes the first rows of the rank's part of a parameter's
+// dequantized master in FP32.
+func (s *Snapshot) masterData(p *nn.Param, rows int) func(io.Writer) error {
+	raw := s.of[p.Master][:rows*p.Cols()*p.Master.DType.Size()]
 	if p.Master.DType == fp8.F32 && p.Master.Scale == nil {
 		return checkpoint.Bytes(raw)
 	}

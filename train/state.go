@@ -85,11 +85,11 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		return err
 	}
 	for _, p := range t.Model.Params {
-		codes, err := masterBytes(c, p)
+		codes, err := t.storedMaster(c, p)
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", c.Path, err)
 		}
-		if err := t.write(p.Master, codes); err != nil {
+		if err := t.device.Write(p.Master, codes); err != nil {
 			return err
 		}
 	}
@@ -100,7 +100,7 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Path, err)
 		}
-		if err := t.write(s, fp8.AppendFloats(nil, x...)); err != nil {
+		if err := t.device.Write(s, fp8.AppendFloats(nil, x...)); err != nil {
 			return err
 		}
 	}
@@ -111,7 +111,7 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 			continue
 		}
 		if err == nil {
-			err = t.setMoment(p, m, x)
+			err = t.setMoment(p, m, t.localPart(m, x), fp8.Amax(x))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Path, err)
@@ -122,18 +122,16 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		if s.Class != backend.State || done[s] {
 			continue
 		}
-		raw := make([]byte, t.wholeElems(s)*s.DType.Size())
-		if err := readTensor(c.Optimizer, s.Name, s.DType, raw); err != nil {
+		raw, err := t.storedRows(c.Optimizer, s.Name, s)
+		if err != nil {
 			return fmt.Errorf("%s: %w", c.Path, err)
 		}
-		if err := t.write(s, raw); err != nil {
+		if err := t.device.Write(s, raw); err != nil {
 			return err
 		}
 	}
-	for _, r := range t.ranks {
-		if err := r.loader.Restore(state.Position); err != nil {
-			return fmt.Errorf("%s: %w", c.Path, err)
-		}
+	if err := t.device.loader.Restore(state.Position); err != nil {
+		return fmt.Errorf("%s: %w", c.Path, err)
 	}
 	t.step, t.skipped, t.rewinds, t.spikes = state.Step, state.Skipped, state.Rewinds, state.Spikes
 	if t.calibrated = state.Step > 0; !t.calibrated {
@@ -161,23 +159,12 @@ func (t *Trainer) Rewind(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if err := t.dropFlights(); err != nil {
 		return err
 	}
-	rewinds, position := t.rewinds+1, t.ranks[0].loader.Position()
+	rewinds, position := t.rewinds+1, t.device.loader.Position()
 	if err := t.Restore(ctx, c); err != nil {
 		return err
 	}
 	t.rewinds = rewinds
-	return t.seek(position)
-}
-
-func readTensor(from *checkpoint.Tensors, name string, d fp8.DType, dst []byte) error {
-	t, ok := from.Lookup(name)
-	if !ok {
-		return fmt.Errorf("there is no tensor %q; was the checkpoint written under another configuration?", name)
-	}
-	if t.DType != d {
-		return fmt.Errorf("%s is stored as %s, but the recipe needs %s", name, t.DType, d)
-	}
-	return from.ReadInto(name, dst)
+	return t.device.loader.Restore(position)
 }
 
 // readFloats reads a tensor of any float format as FP32.

@@ -38,8 +38,8 @@ var ErrNonFinite = errors.New("training is not finite")
 // the op with the first non-finite value.
 //
 // A step that fails or is cancelled changes nothing, and the next call repeats it.
-// With several ranks the devices must be reopened first: a collective does not work
-// again after one rank has left it. A step whose result cannot be read back still
+// With several ranks, the group has ended then, and all ranks restore a checkpoint in a new
+// one. A step whose result cannot be read back still
 // counts, since its update has run.
 //
 // If precision.schedule has another recipe for the step, Next changes to it first.
@@ -101,11 +101,11 @@ func (t *Trainer) oldest() *flight { return &t.flights.list[t.step%2] }
 func (t *Trainer) dropFlights() error {
 	var err error
 	if t.UnderWay() {
-		err = t.seek(t.oldest().from)
+		err = t.device.loader.Restore(t.oldest().from)
 	}
 	for i := range t.flights.n {
-		r := t.ranks[0]
-		_ = r.reports[(t.step+i)%2].End(r.words[:4*t.reported()])
+		d := t.device
+		_ = d.reports[(t.step+i)%2].End(d.words[:4*t.reported()])
 	}
 	t.flights = flights{}
 	return err
@@ -127,7 +127,7 @@ func (t *Trainer) ensureInFlight(ctx context.Context) error {
 // in flight, and whether the devices run asynchronously.
 func (t *Trainer) canIssueNext() bool {
 	limit := t.Config.Train.OnNonfinite
-	return t.flights.n == 1 && t.ranks[0].reports[0] != nil &&
+	return t.flights.n == 1 && t.device.reports[0] != nil &&
 		PhaseAt(t.Phases, t.step+1) == t.Phase &&
 		(limit == 0 || t.skipped+1 < limit)
 }
@@ -147,13 +147,13 @@ func (t *Trainer) issue(ctx context.Context) error {
 		}
 		t.calibrated, t.histories = true, nil
 	}
-	from := t.ranks[0].loader.Position()
-	if err := t.each(ctx, t.boundRunStep); err != nil {
-		return errors.Join(err, t.seek(from))
+	step, from := t.step+t.flights.n, t.device.loader.Position()
+	t.group.AtStep(step + 1)
+	if err := t.runStep(ctx, step); err != nil {
+		return errors.Join(err, t.device.loader.Restore(from))
 	}
 	t.hostState = nil
-	step := t.step + t.flights.n
-	if report := t.ranks[0].reports[step%2]; report != nil {
+	if report := t.device.reports[step%2]; report != nil {
 		report.Begin()
 	}
 	t.flights.list[step%2] = flight{start, from}
@@ -161,25 +161,26 @@ func (t *Trainer) issue(ctx context.Context) error {
 	return nil
 }
 
-func (t *Trainer) runStep(ctx context.Context, r *rank) error {
-	err := t.microBatches(r, t.step+t.flights.n, func(p program) error { return t.run(ctx, r, p) })
+// runStep runs the programs of a step, counted from 0.
+func (t *Trainer) runStep(ctx context.Context, step int) error {
+	err := t.microBatches(step, func(p program) error { return t.run(ctx, p) })
 	if err != nil {
 		return err
 	}
-	if t.Execute != nil && len(t.ranks) == 1 { // Execute may check ctx between nodes, but an update must not stop halfway
+	if t.Execute != nil && t.group == nil { // Execute may check ctx between nodes, but an update must not stop halfway
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		ctx = context.WithoutCancel(ctx)
 	}
-	return t.run(ctx, r, r.update)
+	return t.run(ctx, t.device.update)
 }
 
 // collect waits for the result of the oldest step in flight.
 func (t *Trainer) collect(ctx context.Context) (StepResult, error) {
 	f := *t.oldest()
 	res := StepResult{LR: t.Config.Optimizer.LRAt(t.step, t.Config.Train.Steps)}
-	report := t.ranks[0].reports[t.step%2]
+	report := t.device.reports[t.step%2]
 	t.step++ // the update has run, even if its result cannot be read
 	t.flights.n--
 	if err := t.readReport(report, &res); err != nil {
@@ -206,7 +207,7 @@ func (t *Trainer) collect(ctx context.Context) (StepResult, error) {
 	return res, nil
 }
 
-// A step reports a few words, equal on all ranks; they are read from rank 0.
+// A step reports a few words, equal on all ranks.
 const reportWords = 4
 
 // report returns the tensors of the words; the last is nil without a loss scale.
@@ -222,16 +223,16 @@ func (j *Job) reported() int {
 	return reportWords
 }
 
-// prepareReports creates the result copies of rank 0 if Run is asynchronous on its device.
-func (r *rank) prepareReports(j *Job) error {
-	f, ok := r.backend.(backend.Fetcher)
-	if !ok || r.index > 0 {
+// prepareReports creates the result copies if Run is asynchronous on the device.
+func (d *device) prepareReports(j *Job) error {
+	f, ok := d.Backend.(backend.Fetcher)
+	if !ok {
 		return nil
 	}
 	words := j.report()
-	for i := range r.reports {
+	for i := range d.reports {
 		var err error
-		if r.reports[i], err = f.Fetch(words[:j.reported()]...); err != nil {
+		if d.reports[i], err = f.Fetch(words[:j.reported()]...); err != nil {
 			return err
 		}
 	}
@@ -240,24 +241,24 @@ func (r *rank) prepareReports(j *Job) error {
 
 // readReport waits for a step's results and stores them in res.
 func (t *Trainer) readReport(report backend.Fetch, res *StepResult) error {
-	r := t.ranks[0]
+	d := t.device
 	if report != nil {
-		if err := report.End(r.words[:4*t.reported()]); err != nil {
+		if err := report.End(d.words[:4*t.reported()]); err != nil {
 			return err
 		}
 	} else {
 		words := t.report()
 		for i, x := range words[:t.reported()] {
-			if err := r.backend.Read(x, r.words[4*i:][:4]); err != nil {
+			if err := d.Read(x, d.words[4*i:][:4]); err != nil {
 				return err
 			}
 		}
 	}
-	res.Loss = float(r.words[0:]) / float64(t.TokensPerStep())
-	res.GradNorm = float(r.words[4:])
-	res.Skipped = binary.LittleEndian.Uint32(r.words[8:]) != 0
+	res.Loss = float(d.words[0:]) / float64(t.TokensPerStep())
+	res.GradNorm = float(d.words[4:])
+	res.Skipped = binary.LittleEndian.Uint32(d.words[8:]) != 0
 	if t.LossScale != nil {
-		res.LossScale = float(r.words[12:])
+		res.LossScale = float(d.words[12:])
 	}
 	return nil
 }
@@ -275,27 +276,25 @@ func float(raw []byte) float64 {
 // of the weights before it changes anything. All ranks run, since programs may
 // contain collectives.
 func (t *Trainer) locateNonFinite(ctx context.Context, from data.Position) error {
-	after := t.ranks[0].loader.Position()
-	err := t.seek(from)
+	after := t.device.loader.Position()
+	err := t.device.loader.Restore(from)
+	search := func(p program) error {
+		found, err := backend.FindNonFinite(ctx, p)
+		if found != nil {
+			return found
+		}
+		return err
+	}
 	if err == nil {
-		err = t.each(ctx, func(ctx context.Context, r *rank) error {
-			search := func(p program) error {
-				found, err := backend.FindNonFinite(ctx, p)
-				if found != nil {
-					return found
-				}
-				return err
-			}
-			if err := t.microBatches(r, t.step-1, search); err != nil {
-				return err
-			}
-			return search(r.update)
-		})
+		err = t.microBatches(t.step-1, search)
+	}
+	if err == nil {
+		err = search(t.device.update)
 	}
 	if err == nil {
 		t.forgetWeights() // the repeated step has run its update, but it counts as skipped
 		err = errors.New("the last of them was repeated and all its results are finite: the fault is not reproducible, so check the memory of the machine and of the device")
 	}
 	err = fmt.Errorf("%w: %d consecutive steps were skipped: %w", ErrNonFinite, t.skipped, err)
-	return errors.Join(err, t.seek(after))
+	return errors.Join(err, t.device.loader.Restore(after))
 }

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"iter"
@@ -15,33 +16,32 @@ import (
 // This file encodes and decodes masters and moments, with their formats and scales in
 // device memory and in checkpoints.
 
-// readFloats returns a full tensor's decoded values; scales are not applied.
-func (t *Trainer) readFloats(from *backend.Tensor) ([]float32, error) {
-	raw, err := t.read(from)
-	if err != nil {
-		return nil, err
-	}
-	x := make([]float32, t.wholeElems(from))
-	from.DType.Decode(x, raw)
-	return x, nil
-}
-
 // Weights returns the values of a parameter of Job.Model after the last completed step,
 // dequantized, padding rows included: [nn.Param.Elems].
 func (t *Trainer) Weights(p *nn.Param) ([]float32, error) {
 	if err := t.stateError(); err != nil {
 		return nil, err
 	}
-	return t.readMaster(p)
+	x, err := t.readMaster(p)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := t.wholeOf(context.Background(), p.Master, fp8.AppendFloats(nil, x...))
+	if err != nil {
+		return nil, err
+	}
+	all := make([]float32, len(raw)/4)
+	fp8.F32.Decode(all, raw)
+	return all, nil
 }
 
-// readMaster returns a parameter's dequantized master.
+// readMaster returns the dequantized rows of a parameter that this rank holds.
 func (t *Trainer) readMaster(p *nn.Param) ([]float32, error) {
-	x, err := t.readFloats(p.Master)
+	x, err := t.localFloats(p.Master)
 	if err != nil || p.Master.Scale == nil {
 		return x, err
 	}
-	scaleInv, err := t.readFloats(p.Master.Scale)
+	scaleInv, err := t.localFloats(p.Master.Scale)
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +51,18 @@ func (t *Trainer) readMaster(p *nn.Param) ([]float32, error) {
 	return x, nil
 }
 
+// setMaster encodes this rank's rows of a parameter and writes them. amax is that of all rows.
+func (t *Trainer) setMaster(p *nn.Param, x []float32, amax float32) error {
+	codes, scaleInv := encodeMaster(p.Master.DType, x, amax, t.Recipe.Optimizer.Pow2)
+	if err := t.device.Write(p.Master, codes); err != nil || p.Master.Scale == nil {
+		return err
+	}
+	return t.device.Write(p.Master.Scale, fp8.AppendFloats(nil, scaleInv))
+}
+
 // encodeMaster encodes parameters in a master's format, rounded to nearest: F32, BF16,
-// or F16 with the scale that AdamW would choose.
-func encodeMaster(d fp8.DType, x []float32, pow2 bool) (codes []byte, scaleInv float32) {
+// or F16 with the scale that AdamW would choose for amax.
+func encodeMaster(d fp8.DType, x []float32, amax float32, pow2 bool) (codes []byte, scaleInv float32) {
 	if d == fp8.F32 {
 		return fp8.AppendFloats(nil, x...), 1
 	}
@@ -61,7 +70,7 @@ func encodeMaster(d fp8.DType, x []float32, pow2 bool) (codes []byte, scaleInv f
 	if d == fp8.BF16 {
 		fp8.EncodeBF16(half, x)
 	} else {
-		scale, _ = fp8.ScaleFor(fp8.Amax(x), d.Max(), pow2)
+		scale, _ = fp8.ScaleFor(amax, d.Max(), pow2)
 		fp8.Quantize16(half, x, scale)
 	}
 	codes = make([]byte, 0, 2*len(x))
@@ -73,23 +82,44 @@ func encodeMaster(d fp8.DType, x []float32, pow2 bool) (codes []byte, scaleInv f
 
 func masterName(p *nn.Param) string { return p.Name + ".master" }
 
-func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
-	if d := p.Master.DType; d != fp8.F32 {
-		raw := make([]byte, p.Elems()*d.Size())
-		if err := readTensor(c.Optimizer, masterName(p), d, raw); err != nil {
-			return nil, fmt.Errorf("%s: %w", c.Path, err)
+// storedMaster returns this rank's rows of a parameter in a checkpoint, in the master's format.
+func (t *Trainer) storedMaster(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
+	d := p.Master.DType
+	from, to := t.rowsOf(p.Master, t.group.Rank())
+	if d == fp8.F32 {
+		x, err := c.Model.WeightRows(p.Name, min(from, p.Rows), min(to, p.Rows))
+		if err != nil {
+			return nil, err
 		}
-		if i := notFinite16(d, raw); i >= 0 {
-			x := d.Float32(uint32(binary.LittleEndian.Uint16(raw[2*i:])))
-			return nil, fmt.Errorf("%s: tensor %q is damaged: element %d is %v; octet inspect counts such elements", c.Path, masterName(p), i, x)
-		}
-		return raw, nil
+		return append(fp8.AppendFloats(make([]byte, 0, p.Master.Bytes()), x...), make([]byte, int(p.Master.Bytes())-4*len(x))...), nil
 	}
-	x, err := c.Model.Weight(p.Name)
-	if err == nil {
-		x, err = p.Padded(x)
+	raw, err := t.storedRows(c.Optimizer, masterName(p), p.Master)
+	if err != nil {
+		return nil, err
 	}
-	return fp8.AppendFloats(nil, x...), err
+	if i := notFinite16(d, raw); i >= 0 {
+		x := d.Float32(uint32(binary.LittleEndian.Uint16(raw[2*i:])))
+		return nil, fmt.Errorf("tensor %q is damaged: element %d is %v; octet inspect counts such elements", masterName(p), from*p.Cols()+i, x)
+	}
+	return raw, nil
+}
+
+// storedRows returns the rows of a checkpoint's tensor that this rank holds, as its memory holds
+// them: zeros are the padding.
+func (t *Trainer) storedRows(from *checkpoint.Tensors, name string, x *backend.Tensor) ([]byte, error) {
+	stored, ok := from.Lookup(name)
+	if !ok {
+		return nil, fmt.Errorf("there is no tensor %q; was the checkpoint written under another configuration?", name)
+	}
+	if stored.DType != x.DType {
+		return nil, fmt.Errorf("%s is stored as %s, but the recipe needs %s", name, stored.DType, x.DType)
+	}
+	if want := t.wholeShape(x); !slices.Equal(want, stored.Shape) {
+		return nil, fmt.Errorf("%s is stored as %v, but the configuration needs %v", name, stored.Shape, want)
+	}
+	raw := make([]byte, x.Bytes())
+	first, last := t.rowsOf(x, t.group.Rank())
+	return raw, from.ReadRows(name, first, last, raw[:int64(last-first)*x.Bytes()/int64(x.Shape[0])])
 }
 
 // notFinite16 returns the index of the first infinity or NaN in little-endian codes of
@@ -118,19 +148,21 @@ func (t *Trainer) moments() iter.Seq2[*nn.Param, *backend.Tensor] {
 	}
 }
 
-// setMoment encodes moment m of p and writes it with its scales.
-func (t *Trainer) setMoment(p *nn.Param, m *backend.Tensor, x []float32) error {
+// setMoment encodes this rank's rows of moment m of p and writes them with their scales. amax is
+// that of all rows.
+func (t *Trainer) setMoment(p *nn.Param, m *backend.Tensor, x []float32, amax float32) error {
 	o := t.Recipe.Optimizer
-	codes, scaleInv := encodeMoment(m, x, o.Pow2, o.FloorV && m == t.optimizer.m2[p])
-	if err := t.write(m, codes); err != nil || m.Scale == nil {
+	codes, scaleInv := encodeMoment(m, x, amax, o.Pow2, o.FloorV && m == t.optimizer.m2[p])
+	if err := t.device.Write(m, codes); err != nil || m.Scale == nil {
 		return err
 	}
-	return t.write(m.Scale, fp8.AppendFloats(nil, scaleInv...))
+	return t.device.Write(m.Scale, fp8.AppendFloats(nil, scaleInv...))
 }
 
-// encodeMoment encodes a full moment in the format of m, rounded to nearest, with the
-// scales that AdamW would choose. With floor, positive values do not become 0.
-func encodeMoment(m *backend.Tensor, x []float32, pow2, floor bool) (codes []byte, scaleInv []float32) {
+// encodeMoment encodes rows of a moment in the format of m, rounded to nearest, with the
+// scales that AdamW would choose; amax is that of all rows. With floor, positive values do not
+// become 0.
+func encodeMoment(m *backend.Tensor, x []float32, amax float32, pow2, floor bool) (codes []byte, scaleInv []float32) {
 	if m.DType == fp8.F32 {
 		return fp8.AppendFloats(nil, x...), nil
 	}
@@ -138,7 +170,10 @@ func encodeMoment(m *backend.Tensor, x []float32, pow2, floor bool) (codes []byt
 	for _, block := range momentBlocks(m, x) {
 		scale := float32(1)
 		if m.Scale != nil {
-			scale, _ = fp8.ScaleFor(fp8.Amax(block), m.DType.Max(), pow2)
+			if m.Block != backend.PerTensor {
+				amax = fp8.Amax(block)
+			}
+			scale, _ = fp8.ScaleFor(amax, m.DType.Max(), pow2)
 			scaleInv = append(scaleInv, 1/scale)
 		}
 		for _, v := range block {
@@ -170,13 +205,13 @@ func momentBlocks(m *backend.Tensor, x []float32) (list [][]float32) {
 	return list
 }
 
-// readMoment returns a dequantized moment.
+// readMoment returns the dequantized rows of a moment that this rank holds.
 func (t *Trainer) readMoment(m *backend.Tensor) ([]float32, error) {
-	x, err := t.readFloats(m)
+	x, err := t.localFloats(m)
 	if err != nil || m.Scale == nil {
 		return x, err
 	}
-	scaleInv, err := t.readFloats(m.Scale)
+	scaleInv, err := t.localFloats(m.Scale)
 	if err != nil {
 		return nil, err
 	}

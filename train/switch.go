@@ -7,10 +7,9 @@ import (
 
 	"octet/data"
 	"octet/fp8"
-	"octet/nn"
 )
 
-// hostState is the host copy of a run's state during a change of recipe, in FP32.
+// hostState is the host copy of this rank's state during a change of recipe, in FP32.
 type hostState struct {
 	params  map[string][]float32 // masters
 	moments map[string][]float32 // by the tensor's name
@@ -29,7 +28,7 @@ func (t *Trainer) followSchedule(ctx context.Context) error {
 	phase := PhaseAt(t.Phases, t.step)
 	switch {
 	case t.hostState != nil: // retry a change that failed
-	case len(t.ranks) == 0:
+	case t.device == nil:
 		return errChangeFailed
 	case phase == t.Phase:
 		return nil
@@ -52,7 +51,7 @@ func (t *Trainer) ensurePhase(phase int) error {
 	if err := t.dropFlights(); err != nil {
 		return err
 	}
-	if phase != t.Phase || len(t.ranks) == 0 {
+	if phase != t.Phase || t.device == nil {
 		if err := t.changePhase(phase); err != nil {
 			return err
 		}
@@ -61,30 +60,30 @@ func (t *Trainer) ensurePhase(phase int) error {
 	return nil
 }
 
-// changePhase records the job of another phase, reopens the devices and loads the job.
+// changePhase records the job of another phase, reopens the device and loads the job.
 func (t *Trainer) changePhase(phase int) error {
 	p := t.Phases[phase]
 	if t.Reopen == nil {
-		return fmt.Errorf("the change to recipe %s after step %d needs newly opened devices: set Trainer.Reopen", p.Config.Recipe, p.From)
+		return fmt.Errorf("the change to recipe %s after step %d needs a newly opened device: set Trainer.Reopen", p.Config.Recipe, p.From)
 	}
 	j, err := recordJob(t.Phases, phase, t.Device, t.localAmax)
 	if err != nil {
 		return err
 	}
-	t.ranks = nil
-	devices, err := t.Reopen()
+	t.device = nil
+	b, err := t.Reopen()
 	if err != nil {
 		return err
 	}
 	t.Job = j
-	return t.open(devices)
+	return t.open(b)
 }
 
 // errChangeFailed is returned by operations that need the state after a change of recipe failed.
 var errChangeFailed = errors.New("a change of recipe failed and the devices do not hold the state: call Next to retry, or Restore")
 
 // changeFailed reports whether a change of recipe has failed and is incomplete.
-func (t *Trainer) changeFailed() bool { return len(t.ranks) == 0 || t.hostState != nil }
+func (t *Trainer) changeFailed() bool { return t.device == nil || t.hostState != nil }
 
 // errInFlight is returned by operations that need the state while a step in flight is
 // changing it.
@@ -111,11 +110,11 @@ func (t *Trainer) stateError() error {
 	return nil
 }
 
-// copyToHost copies the state from the ranks to the host.
+// copyToHost copies the state from the device to the host.
 func (t *Trainer) copyToHost() (*hostState, error) {
 	c := &hostState{
 		params: map[string][]float32{}, moments: map[string][]float32{}, records: map[string][]float32{},
-		position: t.ranks[0].loader.Position(),
+		position: t.device.loader.Position(),
 	}
 	var err error
 	for _, p := range t.Model.Params {
@@ -129,26 +128,32 @@ func (t *Trainer) copyToHost() (*hostState, error) {
 		}
 	}
 	for _, s := range t.Model.Packed() {
-		x, err := t.readFloats(s)
+		x, err := t.localFloats(s)
 		if err != nil {
 			return nil, err
 		}
 		t.Model.Unpack(s, x, func(name string, _ []int, part []float32) { c.records[name] = part })
 	}
-	c.updates, err = t.read(t.Step)
+	c.updates, err = t.readLocal(t.Step)
 	return c, err
 }
 
-// loadHostState writes the host copy to the ranks, in the new recipe's formats.
+// loadHostState writes the host copy to the device, in the new recipe's formats.
 func (t *Trainer) loadHostState(ctx context.Context, c *hostState) error {
 	if err := t.setConstants(); err != nil {
 		return err
 	}
-	if err := t.setMasters(func(p *nn.Param) ([]float32, error) { return c.params[p.Name], nil }); err != nil {
+	amax, err := t.stateMaxima(ctx, c)
+	if err != nil {
 		return err
 	}
+	for _, p := range t.Model.Params {
+		if err := t.setMaster(p, c.params[p.Name], amax[p.Name]); err != nil {
+			return err
+		}
+	}
 	for p, m := range t.moments() {
-		if err := t.setMoment(p, m, c.moments[m.Name]); err != nil {
+		if err := t.setMoment(p, m, c.moments[m.Name], amax[m.Name]); err != nil {
 			return err
 		}
 	}
@@ -164,16 +169,35 @@ func (t *Trainer) loadHostState(ctx context.Context, c *hostState) error {
 		if err != nil {
 			return err
 		}
-		if err := t.write(s, fp8.AppendFloats(nil, x...)); err != nil {
+		if err := t.device.Write(s, fp8.AppendFloats(nil, x...)); err != nil {
 			return err
 		}
 	}
-	if err := t.write(t.Step, c.updates); err != nil {
+	if err := t.device.Write(t.Step, c.updates); err != nil {
 		return err
 	}
 	t.calibrated = false
 	if err := t.saveHistories(); err != nil {
 		return err
 	}
-	return errors.Join(t.seek(c.position), t.prepare(ctx))
+	return errors.Join(t.device.loader.Restore(c.position), t.prepare(ctx))
+}
+
+// stateMaxima returns the largest magnitudes of masters and moments over all ranks, by name.
+func (t *Trainer) stateMaxima(ctx context.Context, c *hostState) (map[string]float32, error) {
+	var names []string
+	var top []float32
+	add := func(name string, x []float32) { names, top = append(names, name), append(top, fp8.Amax(x)) }
+	for _, p := range t.Model.Params {
+		add(p.Name, c.params[p.Name])
+	}
+	for _, m := range t.moments() {
+		add(m.Name, c.moments[m.Name])
+	}
+	top, err := t.maxima(ctx, top)
+	amax := map[string]float32{}
+	for i, x := range top {
+		amax[names[i]] = x
+	}
+	return amax, err
 }

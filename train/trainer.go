@@ -6,24 +6,28 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
-
 	"octet/backend"
+	"octet/backend/world"
 	"octet/data"
 )
 
-// Trainer runs a job on devices: it writes batches, runs the programs of a step
+// Trainer runs a job on the device of one rank: it writes batches, runs the programs of a step
 // and reads back the results. Use it from one goroutine.
+//
+// Ranks that train together have a Trainer each, of the same job, and call the same methods in
+// the same order: Init, InitFrom, Restore, Rewind, Next, NextAhead, Evaluate, Health and
+// Snapshot. If a method fails on one rank, the program must end the group ([world.Group.Fail],
+// [world.Each]), because the other ranks wait for that rank.
 type Trainer struct {
 	*Job // of the current recipe
 
-	// Reopen closes the trainer's devices and opens the same ones again, since a
+	// Reopen closes the trainer's device and opens the same one again, since a
 	// backend can be bound only once. Changes of recipe need it: those of
 	// precision.schedule, and Init and Restore across one. A run without a schedule
 	// does not.
-	Reopen func() ([]backend.Backend, error)
+	Reopen func() (backend.Backend, error)
 
-	// Execute, if set, runs the programs of rank 0 in place of x.Run(ctx), for example
+	// Execute, if set, runs the programs in place of x.Run(ctx), for example
 	// to observe nodes or measure their times. It may be set between two steps and does
 	// not affect a step in flight.
 	Execute func(ctx context.Context, program string, x backend.Executable) error
@@ -33,10 +37,8 @@ type Trainer struct {
 	Converted bool
 
 	corpus *data.Corpus
-	ranks  []*rank // none if Reopen failed
-
-	// runStep, bound once, so that a step allocates nothing.
-	boundRunStep func(context.Context, *rank) error
+	group  *world.Group
+	device *device // nil if Reopen failed
 
 	step       int // completed steps, skipped ones included
 	flights    flights
@@ -49,12 +51,11 @@ type Trainer struct {
 	alignment  alignmentWatch
 }
 
-// rank is one device, which trains on its share of every batch.
-type rank struct {
-	index   int
-	backend backend.Backend
-	loader  *data.Loader
-	sweep   *data.Sweep // nil without validation data
+// device is an open device with a job's programs, and the rank's share of the data.
+type device struct {
+	backend.Backend
+	loader *data.Loader
+	sweep  *data.Sweep // nil without validation data
 
 	micro                            map[Variant]program
 	update, calibrate, prepare, eval program
@@ -72,63 +73,53 @@ type program struct {
 	name string
 }
 
-// run runs a program, on rank 0 through Execute if that is set.
-func (t *Trainer) run(ctx context.Context, r *rank, p program) error {
-	if t.Execute != nil && r.index == 0 {
+// run runs a program, through Execute if that is set.
+func (t *Trainer) run(ctx context.Context, p program) error {
+	if t.Execute != nil {
 		return t.Execute(ctx, p.name, p.Executable)
 	}
 	return p.Run(ctx)
 }
 
-// NewTrainer binds a job to devices, one for each rank, and loads its programs.
-// Call Init, InitFrom or Restore next to set the weights.
-func NewTrainer(j *Job, corpus *data.Corpus, devices []backend.Backend) (*Trainer, error) {
-	if len(devices) != j.Config.Train.Ranks {
-		return nil, fmt.Errorf("train.ranks = %d, but %d devices are given", j.Config.Train.Ranks, len(devices))
+// NewTrainer binds a job to the device of a group's rank, and loads its programs. The group is
+// nil for a run with one rank. Call Init, InitFrom or Restore next to set the weights.
+func NewTrainer(j *Job, corpus *data.Corpus, b backend.Backend, g *world.Group) (*Trainer, error) {
+	if g.Size() != j.Config.Train.Ranks {
+		return nil, fmt.Errorf("train.ranks = %d, but the group has %d ranks", j.Config.Train.Ranks, g.Size())
 	}
-	t := &Trainer{Job: j, corpus: corpus}
-	t.boundRunStep = t.runStep
-	if err := t.open(devices); err != nil {
-		return nil, err
-	}
-	return t, nil
+	t := &Trainer{Job: j, corpus: corpus, group: g}
+	return t, t.open(b)
 }
 
-// open binds the job to devices and loads its programs there.
-func (t *Trainer) open(devices []backend.Backend) error {
-	j, corpus := t.Job, t.corpus
-	seq := j.Config.Data.Seq
-	spec := devices[0].Spec() // that of all
-	lowered, err := backend.Lower(spec, j.Programs()...)
+// open binds the job to a device and loads its programs there.
+func (t *Trainer) open(b backend.Backend) error {
+	j, seq := t.Job, t.Config.Data.Seq
+	lowered, err := backend.Lower(b.Spec(), j.Programs()...)
 	if err != nil {
 		return err
 	}
-	var ranks []*rank
-	for i, dev := range devices {
-		r := &rank{index: i, backend: dev, micro: map[Variant]program{}}
-		if r.loader, err = data.NewLoader(corpus.Train, data.LoaderOptions{
-			Seq: seq, Seed: uint64(j.Config.Seed), Rank: i, Ranks: len(devices),
-		}); err != nil {
-			return err
-		}
-		if corpus.Val != nil && corpus.Val.Len() > 0 {
-			if r.sweep, err = data.NewSweep(corpus.Val, seq); err != nil {
-				return err
-			}
-		}
-		r.tokens, r.targets = make([]int32, j.Tokens.Elems()), make([]int32, j.Tokens.Elems())
-		if err := r.load(j, lowered); err != nil {
-			return err
-		}
-		ranks = append(ranks, r)
+	d := &device{Backend: b, micro: map[Variant]program{}}
+	if d.loader, err = data.NewLoader(t.corpus.Train, data.LoaderOptions{
+		Seq: seq, Seed: uint64(j.Config.Seed), Rank: t.group.Rank(), Ranks: t.group.Size(),
+	}); err != nil {
+		return err
 	}
-	t.ranks = ranks
+	if val := t.corpus.Val; val != nil && val.Len() > 0 {
+		if d.sweep, err = data.NewSweep(val, seq); err != nil {
+			return err
+		}
+	}
+	d.tokens, d.targets = make([]int32, j.Tokens.Elems()), make([]int32, j.Tokens.Elems())
+	if err := d.load(j, lowered); err != nil {
+		return err
+	}
+	t.device = d
 	return nil
 }
 
 // load loads the job's lowered programs.
-func (r *rank) load(j *Job, lowered []*backend.Program) error {
-	loaded, err := r.backend.Load(lowered...)
+func (d *device) load(j *Job, lowered []*backend.Program) error {
+	loaded, err := d.Load(lowered...)
 	if err != nil {
 		return err
 	}
@@ -136,36 +127,24 @@ func (r *rank) load(j *Job, lowered []*backend.Program) error {
 		x := program{loaded[i], p.Name()}
 		switch p {
 		case j.Update:
-			r.update = x
+			d.update = x
 		case j.Calibrate:
-			r.calibrate = x
+			d.calibrate = x
 		case j.Prepare:
-			r.prepare = x
+			d.prepare = x
 		case j.Eval:
-			r.eval = x
+			d.eval = x
 		case j.Health:
-			r.health = x
+			d.health = x
 		default:
 			for v, q := range j.Micro {
 				if p == q {
-					r.micro[v] = x
+					d.micro[v] = x
 				}
 			}
 		}
 	}
-	return r.prepareReports(j)
-}
-
-// each runs f on all ranks concurrently; the first error cancels the context of the others.
-func (t *Trainer) each(ctx context.Context, f func(context.Context, *rank) error) error {
-	if len(t.ranks) == 1 {
-		return f(ctx, t.ranks[0])
-	}
-	g, shared := errgroup.WithContext(ctx)
-	for _, r := range t.ranks {
-		g.Go(func() error { return f(shared, r) })
-	}
-	return g.Wait()
+	return d.prepareReports(j)
 }
 
 // TokensPerStep returns the number of training tokens of one step, over all ranks.
@@ -175,39 +154,29 @@ func (j *Job) TokensPerStep() int64 {
 }
 
 // control returns step.control for a micro-batch of a step; both count from 0.
-func (t *Trainer) control(r *rank, step, micro int) backend.Control {
-	perMicro := uint64(len(r.tokens))
+func (t *Trainer) control(step, micro int) backend.Control {
+	rank, ranks, perMicro := t.group.Rank(), t.group.Size(), uint64(len(t.device.tokens))
 	return backend.Control{
 		Seed: uint64(t.Config.Seed), Step: uint64(step),
-		Token:     (uint64(micro)*uint64(len(t.ranks)) + uint64(r.index)) * perMicro,
+		Token:     (uint64(micro)*uint64(ranks) + uint64(rank)) * perMicro,
 		LR:        float32(t.Config.Optimizer.LRAt(step, t.Config.Train.Steps)),
 		InvTokens: float32(1 / float64(t.TokensPerStep())),
-		Rank:      int32(r.index),
+		Rank:      int32(rank),
 	}
 }
 
 // microBatches writes the micro-batches of a step, from the loader's position on, and
 // calls run for each.
-func (t *Trainer) microBatches(r *rank, step int, run func(program) error) error {
-	n := t.Config.Train.Accumulate
+func (t *Trainer) microBatches(step int, run func(program) error) error {
+	n, d := t.Config.Train.Accumulate, t.device
 	for i := range n {
-		if err := r.loader.Next(r.tokens, r.targets); err != nil {
+		if err := d.loader.Next(d.tokens, d.targets); err != nil {
 			return err
 		}
-		if err := t.feed(r, t.control(r, step, i)); err != nil {
+		if err := t.feed(t.control(step, i)); err != nil {
 			return err
 		}
-		if err := run(r.micro[Variant{i == 0, i == n-1}]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// seek sets the position in the data, which all ranks share.
-func (t *Trainer) seek(p data.Position) error {
-	for _, r := range t.ranks {
-		if err := r.loader.Restore(p); err != nil {
+		if err := run(d.micro[Variant{i == 0, i == n-1}]); err != nil {
 			return err
 		}
 	}
@@ -218,7 +187,7 @@ func (t *Trainer) seek(p data.Position) error {
 func (t *Trainer) saveHistories() error {
 	t.histories = [][]byte{}
 	for _, h := range t.Model.Packed() {
-		raw, err := t.read(h)
+		raw, err := t.readLocal(h)
 		if err != nil {
 			return err
 		}
@@ -235,46 +204,46 @@ func (t *Trainer) calibrate(ctx context.Context) error {
 	}
 	// A calibration that was interrupted may have pushed its row already.
 	for i, h := range t.Model.Packed() {
-		if err := t.write(h, t.histories[i]); err != nil {
+		if err := t.device.Write(h, t.histories[i]); err != nil {
 			return err
 		}
 	}
-	return t.each(ctx, func(ctx context.Context, r *rank) error {
-		from := r.loader.Position()
-		if err := r.loader.Next(r.tokens, r.targets); err != nil {
-			return err
-		}
-		if err := r.loader.Restore(from); err != nil {
-			return err
-		}
-		if err := t.feed(r, t.control(r, t.step, 0)); err != nil {
-			return err
-		}
-		if err := t.run(ctx, r, r.calibrate); err != nil {
-			return err
-		}
-		return t.run(ctx, r, r.prepare)
-	})
+	d := t.device
+	from := d.loader.Position()
+	if err := d.loader.Next(d.tokens, d.targets); err != nil {
+		return err
+	}
+	if err := d.loader.Restore(from); err != nil {
+		return err
+	}
+	if err := t.feed(t.control(t.step, 0)); err != nil {
+		return err
+	}
+	if err := t.run(ctx, d.calibrate); err != nil {
+		return err
+	}
+	return t.run(ctx, d.prepare)
 }
 
 // feed writes a micro-batch and its control words to the device.
-func (t *Trainer) feed(r *rank, c backend.Control) error {
-	if err := r.writeInts(t.Tokens, r.tokens); err != nil {
+func (t *Trainer) feed(c backend.Control) error {
+	d := t.device
+	if err := d.writeInts(t.Tokens, d.tokens); err != nil {
 		return err
 	}
-	if err := r.writeInts(t.Targets, r.targets); err != nil {
+	if err := d.writeInts(t.Targets, d.targets); err != nil {
 		return err
 	}
-	r.bytes = c.AppendTo(r.bytes[:0])
-	return r.backend.Write(t.Control, r.bytes)
+	d.bytes = c.AppendTo(d.bytes[:0])
+	return d.Write(t.Control, d.bytes)
 }
 
-func (r *rank) writeInts(to *backend.Tensor, x []int32) error {
-	r.bytes = r.bytes[:0]
+func (d *device) writeInts(to *backend.Tensor, x []int32) error {
+	d.bytes = d.bytes[:0]
 	for _, v := range x {
-		r.bytes = binary.LittleEndian.AppendUint32(r.bytes, uint32(v))
+		d.bytes = binary.LittleEndian.AppendUint32(d.bytes, uint32(v))
 	}
-	return r.backend.Write(to, r.bytes)
+	return d.Write(to, d.bytes)
 }
 
 // Evaluate returns the mean cross-entropy over the validation stream, in nats per
@@ -284,37 +253,58 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 	if err := t.stateError(); err != nil {
 		return 0, err
 	}
-	sweep := t.ranks[0].sweep
-	if sweep == nil {
+	d, rows := t.device, int64(t.Config.Train.MicroBatch)
+	if d.sweep == nil {
 		return 0, errors.New("there is no validation data: set data.val_bytes above 0")
 	}
-	rows := t.Config.Train.MicroBatch
-	batches := (sweep.Rows() + int64(rows) - 1) / int64(rows)
-	sums := make([]float64, batches)
-	err := t.each(ctx, func(ctx context.Context, r *rank) error {
-		for b := int64(r.index); b < batches; b += int64(len(t.ranks)) {
-			if _, err := r.sweep.Batch(b*int64(rows), r.tokens, r.targets); err != nil {
-				return err
-			}
-			if err := t.feed(r, backend.Control{}); err != nil {
-				return err
-			}
-			if err := t.run(ctx, r, r.eval); err != nil {
-				return err
-			}
-			if err := r.backend.Read(t.EvalLoss, r.words[:4]); err != nil {
-				return err
-			}
-			sums[b] = float(r.words[:])
+	ranks, batches := int64(t.group.Size()), (d.sweep.Rows()+rows-1)/rows
+	var mine []byte // sums of the batches of this rank, FP32
+	for b := int64(t.group.Rank()); b < batches; b += ranks {
+		if _, err := d.sweep.Batch(b*rows, d.tokens, d.targets); err != nil {
+			return 0, err
 		}
-		return nil
-	})
-	total := 0.0
-	for _, s := range sums {
-		total += s
+		if err := t.feed(backend.Control{}); err != nil {
+			return 0, err
+		}
+		if err := t.run(ctx, d.eval); err != nil {
+			return 0, err
+		}
+		if err := d.Read(t.EvalLoss, d.words[:4]); err != nil {
+			return 0, err
+		}
+		mine = append(mine, d.words[:4]...)
 	}
-	return total / float64(sweep.Targets()), err
+	sums, err := t.exchange(ctx, "the evaluation", mine)
+	if err != nil {
+		return 0, err
+	}
+	total := 0.0
+	for b := range batches {
+		total += float(sums[b%ranks][b/ranks*4:])
+	}
+	return total / float64(d.sweep.Targets()), nil
 }
+
+// exchange returns the data of all ranks, which may have any size.
+func (t *Trainer) exchange(ctx context.Context, what string, mine []byte) ([][]byte, error) {
+	all := make([][]byte, t.group.Size())
+	for more := true; more; {
+		n := min(len(mine), maxExchanged)
+		parts, err := t.group.Exchange(ctx, what, mine[:n])
+		if err != nil {
+			return nil, err
+		}
+		mine, more = mine[n:], false
+		for rank, part := range parts {
+			all[rank] = append(all[rank], part...)
+			more = more || len(part) == maxExchanged
+		}
+	}
+	return all, nil
+}
+
+// maxExchanged is the number of bytes that a rank exchanges at a time.
+const maxExchanged = 32 << 10
 
 // StepsDone returns the number of completed steps.
 func (t *Trainer) StepsDone() int { return t.step }

@@ -28,6 +28,7 @@ import (
 
 	"octet/backend"
 	"octet/backend/ref"
+	"octet/backend/world"
 )
 
 // Case is one program with its data.
@@ -84,19 +85,25 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	if fixtures[0].random && !spec.Stochastic {
 		return fmt.Errorf("backend %s draws its own random bits: %w", spec.Backend, backend.ErrUnsupported)
 	}
-	tested, err := d.Open(device, backend.Options{Ranks: c.ranks})
+	timeout, err := world.Timeout()
 	if err != nil {
 		return err
 	}
+	reference := world.Local(c.ranks, timeout)
+	tested := make([]backend.Backend, c.ranks)
 	defer closeAll(tested)
-	if len(tested) != c.ranks {
-		return fmt.Errorf("asked for %d ranks, got %d", c.ranks, len(tested))
+	groups := world.Local(c.ranks, timeout)
+	if err := world.Each(groups, func(g *world.Group) (err error) {
+		tested[g.Rank()], err = d.Open(device, backend.Options{Group: g})
+		return err
+	}); err != nil {
+		return err
 	}
-
-	reference := ref.Open(c.ranks, ref.Rounded)
 	var runs []backend.Executable
+	models := make([]*ref.Backend, c.ranks)
 	for rank, b := range fixtures {
-		want, got := reference[rank], tested[rank]
+		want, got := ref.Open(reference[rank], ref.Rounded), tested[rank]
+		models[rank] = want
 		b.declared = slices.Collect(b.vars.All()) // lowering may add others
 		lowered, err := backend.Lower(spec, b.p)
 		if err != nil {
@@ -119,7 +126,7 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 		return err
 	}
 	for rank, b := range fixtures {
-		if err := b.compare(reference[rank], tested[rank]); err != nil {
+		if err := b.compare(models[rank], tested[rank]); err != nil {
 			return err
 		}
 	}
@@ -156,7 +163,9 @@ func runAll(ctx context.Context, runs []backend.Executable) error {
 
 func closeAll(list []backend.Backend) {
 	for _, b := range list {
-		_ = b.Close() // cannot change the outcome of the comparison
+		if b != nil {
+			_ = b.Close() // cannot change the outcome of the comparison
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package emu
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 
@@ -10,7 +9,6 @@ import (
 	"octet/backend/emu/gemm"
 	"octet/backend/emu/optimizer"
 	"octet/backend/emu/pool"
-	"octet/backend/world"
 	"octet/fp8"
 )
 
@@ -54,7 +52,6 @@ type device struct {
 	model       *arith.Model       // of FP8 GEMMs (fuse.go); nil: FP32 FMA
 	accumulator *arith.Accumulator // of integers; nil: I32
 	pool        *pool.Pool
-	rank        int
 	group       *group
 	vars        backend.DeviceVars
 	memory      map[*backend.Tensor][]byte             // persistent tensors, views excluded
@@ -65,7 +62,7 @@ type device struct {
 	common  map[int][]float32 // by length
 }
 
-func Open(model string, o backend.Options) ([]backend.Backend, error) {
+func Open(model string, o backend.Options) (backend.Backend, error) {
 	s, err := spec(model)
 	if err != nil {
 		return nil, err
@@ -73,28 +70,30 @@ func Open(model string, o backend.Options) ([]backend.Backend, error) {
 	if o.Threads > 0 {
 		s.Threads = o.Threads
 	}
-	name := s.Backend
-	if model != "" {
-		name += ":" + model
-	}
-	ranks := max(1, o.Ranks)
-	s.Threads = max(1, s.Threads/ranks)
-	timeout, err := world.Timeout()
-	if err != nil {
-		return nil, fmt.Errorf("backend emu: %w", err)
-	}
-	g := newGroup(ranks, timeout)
-	list := make([]backend.Backend, ranks)
-	kernel := gemm.Kernels()[0]
-	s.Arithmetic = kernel.Name // the pair kernels (gemm/pairs.go) give the same bits
-	s.Device = kernel.Label()
-	var gemmModel *arith.Model
-	accumulator, err := arith.LookupAccumulator(model)
+	g, err := newGroup(o.Group)
 	if err != nil {
 		return nil, err
 	}
+	p := pool.New(max(1, s.Threads/len(g.offers)))
+	s.Threads = p.Size() // the pool has no more workers than there are processors
+	d := &device{
+		name: s.Backend, pool: p, group: g,
+		memory:  map[*backend.Tensor][]byte{},
+		extents: map[*backend.Tensor]*optimizer.Extents{},
+		buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
+	}
+	if model != "" {
+		d.name += ":" + model
+	}
+	if d.accumulator, err = arith.LookupAccumulator(model); err != nil {
+		return nil, err
+	}
+	kernel := gemm.Kernels()[0]
+	s.Arithmetic = kernel.Name // the pair kernels (gemm/pairs.go) give the same bits
+	s.Device = kernel.Label()
 	switch model {
 	case modelAMX:
+		d.amx = true
 		s.Arithmetic = modelAMX + "+" + s.Arithmetic
 		s.Device = s.Arithmetic
 		if reason := gemm.AMXAvailable(); reason != nil {
@@ -105,32 +104,23 @@ func Open(model string, o backend.Options) ([]backend.Backend, error) {
 			s.Hint = "--backend emu:" + modelAMX + " uses this processor's matrix unit: faster, but results differ in the last bits"
 		}
 	default:
-		if accumulator == nil {
+		if d.accumulator == nil {
 			m, err := arith.Lookup(model)
 			if err != nil {
 				return nil, err
 			}
-			gemmModel = &m
+			d.model = &m
 		}
 		s.Arithmetic = model + "+" + s.Arithmetic
 		s.Device = s.Arithmetic
 	}
-	for rank := range list {
-		d := &device{
-			name: name, spec: s, amx: model == modelAMX, model: gemmModel, accumulator: accumulator, pool: pool.New(s.Threads), rank: rank, group: g,
-			memory:  map[*backend.Tensor][]byte{},
-			extents: map[*backend.Tensor]*optimizer.Extents{},
-			buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
-		}
-		d.spec.Threads = d.pool.Size() // the pool has no more workers than there are processors
-		unit := "threads"
-		if d.pool.Size() == 1 {
-			unit = "thread"
-		}
-		d.spec.Device = fmt.Sprintf("%d %s, %s", d.pool.Size(), unit, s.Device)
-		list[rank] = d
+	unit := "threads"
+	if s.Threads == 1 {
+		unit = "thread"
 	}
-	return list, nil
+	s.Device = fmt.Sprintf("%d %s, %s", s.Threads, unit, s.Device)
+	d.spec = s
+	return d, nil
 }
 
 func (d *device) Spec() backend.Spec { return d.spec }
@@ -161,14 +151,10 @@ func (d *device) Read(t *backend.Tensor, dst []byte) error {
 	return err
 }
 
-// Close also ends the group: the other ranks would wait for this one until their
-// timeout.
 func (d *device) Close() error {
-	if !d.vars.Close() {
-		return nil
+	if d.vars.Close() {
+		d.pool.Close()
 	}
-	d.group.fail(d.rank, errors.New("its backend was closed"))
-	d.pool.Close()
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"octet/backend"
 	"octet/backend/emu/pool"
@@ -12,17 +11,21 @@ import (
 	"octet/backend/world"
 )
 
-// group runs the collectives of in-process ranks. Each rank runs its programs from its own
-// goroutine; in a collective every rank offers its memory to the others, and each computes
-// a share of the result and stores it in the memory of all ranks.
+// group runs the collectives of a rank whose other ranks are goroutines of this process. In a
+// collective every rank offers its memory to the others, and each computes a share of the
+// result and stores it in the memory of all ranks.
 //
-// If a rank fails, its context ends or its backend is closed, all current and later
-// collectives of the group fail on all ranks (package world). A group of one rank never
-// waits and never fails.
+// If a rank fails or its context ends, all current and later collectives fail on all ranks
+// (package world).
 type group struct {
-	members []*world.Group // by rank; none if there is one rank
-	wake    []chan struct{}
-	offers  []offer
+	*world.Group
+	*sharedMemory
+}
+
+// sharedMemory is what the ranks of a process share.
+type sharedMemory struct {
+	wake   []chan struct{} // by rank
+	offers []offer         // by rank
 
 	mu      sync.Mutex
 	arrived int
@@ -37,47 +40,42 @@ type offer struct {
 
 func (o offer) size() int { return max(len(o.f32), len(o.bytes)) }
 
-func newGroup(n int, timeout time.Duration) *group {
-	g := &group{wake: make([]chan struct{}, n), offers: make([]offer, n)}
-	if n > 1 {
-		g.members = world.Local(n, timeout)
+func newGroup(w *world.Group) (*group, error) {
+	create := func() any {
+		p := &sharedMemory{offers: make([]offer, w.Size())}
+		for range w.Size() {
+			// One token is enough: a rank takes it before it arrives again.
+			p.wake = append(p.wake, make(chan struct{}, 1))
+		}
+		return p
 	}
-	for i := range n {
-		// One token is enough: a rank takes it before it arrives again.
-		g.wake[i] = make(chan struct{}, 1)
+	if w == nil {
+		return &group{nil, create().(*sharedMemory)}, nil
 	}
-	return g
+	p, inProcess := w.Shared(create).(*sharedMemory)
+	if !inProcess {
+		return nil, fmt.Errorf("backend emu: the ranks are processes: %w", backend.ErrUnsupported)
+	}
+	return &group{w, p}, nil
 }
 
-// ran records that a rank ran an op.
-func (g *group) ran(rank int) {
-	if g.members != nil {
-		g.members[rank].RanOp()
-	}
-}
-
-// fail makes all collectives fail because of a rank.
-func (g *group) fail(rank int, cause error) {
-	if g.members != nil {
-		g.members[rank].Fail(world.CodeFailed, cause)
-	}
-}
+// fail makes all collectives fail because of this rank.
+func (g *group) fail(cause error) { g.Fail(world.CodeFailed, cause) }
 
 // wait is a barrier: it returns nil once all ranks wait, and an error on every rank if one
 // of them stops instead. what names the collective.
-func (g *group) wait(ctx context.Context, rank int, what *string) error {
-	if g.members == nil {
+func (g *group) wait(ctx context.Context, what *string) error {
+	if g.Group == nil {
 		return nil
 	}
-	w := g.members[rank]
-	if err := w.Err(); err != nil {
+	if err := g.Err(); err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
 	}
 	g.mu.Lock()
 	if g.arrived++; g.arrived == len(g.wake) {
 		g.arrived = 0
-		for i, wake := range g.wake {
-			if i != rank {
+		for rank, wake := range g.wake {
+			if rank != g.Rank() {
 				wake <- struct{}{}
 			}
 		}
@@ -85,33 +83,34 @@ func (g *group) wait(ctx context.Context, rank int, what *string) error {
 		return nil
 	}
 	g.mu.Unlock()
-	w.Waits(what)
-	defer w.Continues()
+	g.Waits(what)
+	defer g.Continues()
+	wake := g.wake[g.Rank()]
 	select {
-	case <-g.wake[rank]:
+	case <-wake:
 		return nil
-	case <-w.Done():
+	case <-g.Done():
 	case <-ctx.Done():
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case <-g.wake[rank]: // the last rank arrived in the meantime
+	case <-wake: // the last rank arrived in the meantime
 		return nil
 	default:
 	}
-	if err := w.Err(); err != nil {
+	if err := g.Err(); err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
 	}
-	w.Fail(world.CodeFailed, ctx.Err())
+	g.fail(ctx.Err())
 	return ctx.Err()
 }
 
 // rendezvous waits until all ranks have made their offers, and checks that they match. The
 // offers stay valid until the next wait.
-func (g *group) rendezvous(ctx context.Context, rank int, what *string, mine offer) error {
-	g.offers[rank] = mine
-	if err := g.wait(ctx, rank, what); err != nil {
+func (g *group) rendezvous(ctx context.Context, what *string, mine offer) error {
+	g.offers[g.Rank()] = mine
+	if err := g.wait(ctx, what); err != nil {
 		return err
 	}
 	first := g.offers[0]
@@ -127,13 +126,13 @@ func (g *group) rendezvous(ctx context.Context, rank int, what *string, mine off
 // collective returns a kernel that waits for the other ranks' offers, runs this rank's
 // tasks, and returns when all ranks have run theirs.
 func (b *binder) collective(n *backend.Node, mine offer, tasks int, task func(worker, task int)) kernel {
-	g, rank, what := b.group, b.rank, n.Path()
+	g, what := b.group, n.Path()
 	return func(ctx context.Context) error {
-		if err := g.rendezvous(ctx, rank, &what, mine); err != nil {
+		if err := g.rendezvous(ctx, &what, mine); err != nil {
 			return err
 		}
 		b.pool.Run(tasks, task)
-		return g.wait(ctx, rank, &what)
+		return g.wait(ctx, &what)
 	}
 }
 
@@ -148,11 +147,11 @@ func (b *binder) allReduce(node *backend.Node, o *backend.AllReduce) (kernel, er
 		// The reduction includes rank 0, to get the magnitudes of its values.
 		mine.op, first, combine = "allreduce (max)", 0, simd.MaxMagnitudes
 	}
-	n, offers := len(mine.f32), b.group.offers
+	n, rank, offers := len(mine.f32), b.group.Rank(), b.group.offers
 	chunks := pool.CeilDiv(n, pool.TaskElems)
-	own := pool.CeilDiv(chunks-b.rank, len(offers))
+	own := pool.CeilDiv(chunks-rank, len(offers))
 	return b.collective(node, mine, own, func(_, task int) {
-		from := (task*len(offers) + b.rank) * pool.TaskElems
+		from := (task*len(offers) + rank) * pool.TaskElems
 		to := min(n, from+pool.TaskElems)
 		result := offers[0].f32[from:to]
 		for _, other := range offers[first:] {
@@ -175,7 +174,7 @@ func (b *binder) reduceScatter(node *backend.Node, o *backend.ReduceScatter) (ke
 	return b.collective(node, mine, pool.CeilDiv(n, pool.TaskElems), func(_, task int) {
 		from := task * pool.TaskElems
 		to := min(n, from+pool.TaskElems)
-		part := b.rank * n
+		part := b.group.Rank() * n
 		copy(out[from:to], offers[0].f32[part+from:part+to])
 		for _, other := range offers[1:] {
 			simd.Add(out[from:to], other.f32[part+from:part+to])

@@ -24,7 +24,7 @@ func (x *executable) Run(ctx context.Context) error {
 		if err := k(ctx); err != nil {
 			return x.failed(i, err)
 		}
-		x.binder.group.ran(x.binder.rank)
+		x.binder.group.RanOp()
 	}
 	return nil
 }
@@ -32,7 +32,7 @@ func (x *executable) Run(ctx context.Context) error {
 // failed returns the error of a node and ends the group, so that the other ranks
 // stop too.
 func (x *executable) failed(node int, err error) error {
-	x.binder.group.fail(x.binder.rank, err)
+	x.binder.group.fail(err)
 	return fmt.Errorf("%s: %w", x.nodes[node].Path(), err)
 }
 
@@ -41,7 +41,7 @@ func (x *executable) failed(node int, err error) error {
 func (x *executable) interrupted(ctx context.Context) error {
 	err := ctx.Err()
 	if err != nil {
-		x.binder.group.fail(x.binder.rank, err)
+		x.binder.group.fail(err)
 	}
 	return err
 }
@@ -55,9 +55,9 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 		if err != nil {
 			return x.failed(i, err)
 		}
-		x.binder.group.ran(x.binder.rank)
+		x.binder.group.RanOp()
 		if err := observe(x.nodes[i], observed{x.binder}); err != nil {
-			x.binder.group.fail(x.binder.rank, err)
+			x.binder.group.fail(err)
 			return err
 		}
 	}

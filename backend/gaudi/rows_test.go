@@ -81,7 +81,7 @@ func TestOpsInRangesOfRows(t *testing.T) {
 			require.NoError(t, err)
 			devices, err := interpreterDriver(model).Open("", backend.Options{})
 			require.NoError(t, err)
-			d, host := devices[0], ref.Open(1, ref.Rounded)[0]
+			d, host := devices[0], ref.Open(nil, ref.Rounded)
 			_, err = host.Load(p)
 			require.NoError(t, err)
 			runs, err := d.Load(lowered...)
@@ -119,7 +119,7 @@ func TestCastHealthInRanges(t *testing.T) {
 	x, out := vars.Tensor(backend.Stash, "x", fp8.BF16, n, cols), vars.Tensor(backend.Stash, "out", fp8.F32, backend.HealthFields)
 	codes := vars.Tensor(backend.Stash, "codes", fp8.E5M2, n, cols) // all 0
 	codes.Scale = vars.Tensor(backend.State, "scale", fp8.F32, 1)
-	host := ref.Open(1, ref.Rounded)[0]
+	host := ref.Open(nil, ref.Rounded)
 	_, err := host.Load(vars.Program("none"))
 	require.NoError(t, err)
 	require.NoError(t, host.SetValues(x, ramp(n*cols)))

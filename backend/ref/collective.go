@@ -2,88 +2,47 @@ package ref
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
-	"sync"
 
 	"octet/backend"
 )
 
-// group connects the ranks of one process.
-type group struct {
-	ranks int
+// pieceElems is the number of values that ranks exchange at a time, 32 KiB.
+const pieceElems = 4096
 
-	mu     sync.Mutex
-	now    *rendezvous
-	broken chan struct{} // closed by the first failure
-	err    error         // the first failure; set before broken is closed
-}
-
-// rendezvous is one collective: each rank contributes a part and gets all parts.
-type rendezvous struct {
-	what    string
-	parts   [][]float64
-	missing int
-	done    chan struct{}
-}
-
-func newGroup(ranks int) *group {
-	return &group{ranks: ranks, broken: make(chan struct{})}
-}
-
-// fail makes every current and later wait of a rank return err; later calls have no
-// effect. The ranks are then out of step and must be opened again. A group of one rank
-// never waits, and stays usable.
-func (g *group) fail(err error) {
-	if g.ranks == 1 {
-		return
+// exchange contributes part and returns the parts of all ranks. what describes the collective;
+// exchange fails if it differs between ranks.
+func (b *Backend) exchange(ctx context.Context, what string, part []float64) ([][]float64, error) {
+	all := make([][]float64, b.group.Size())
+	for piece := range slices.Chunk(part, pieceElems) {
+		var raw []byte
+		for _, x := range piece {
+			raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(x))
+		}
+		parts, err := b.group.Exchange(ctx, what, raw)
+		if err != nil {
+			return nil, err
+		}
+		for rank, raw := range parts {
+			for word := range slices.Chunk(raw, 8) {
+				all[rank] = append(all[rank], math.Float64frombits(binary.LittleEndian.Uint64(word)))
+			}
+		}
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.err == nil {
-		g.err = err
-		close(g.broken)
-	}
-}
-
-// exchange contributes part and waits until all ranks have contributed theirs. what
-// describes the collective; exchange fails if it differs between ranks.
-func (g *group) exchange(ctx context.Context, rank int, what string, part []float64) ([][]float64, error) {
-	g.mu.Lock()
-	if g.now == nil {
-		g.now = &rendezvous{what: what, parts: make([][]float64, g.ranks), missing: g.ranks, done: make(chan struct{})}
-	}
-	m := g.now
-	if m.what != what {
-		g.mu.Unlock()
-		return nil, fmt.Errorf("ranks run different collectives: rank %d is at %s, another rank at %s", rank, what, m.what)
-	}
-	m.parts[rank] = part
-	if m.missing--; m.missing == 0 {
-		g.now = nil
-		close(m.done)
-	}
-	g.mu.Unlock()
-
-	select {
-	case <-m.done:
-		return m.parts, nil
-	case <-g.broken:
-		return nil, g.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return all, nil
 }
 
 // implementCollective adds a collective: every rank contributes the values of in, finish
-// stores the result of all ranks' contributions,
-// and check refuses operands that do not fit the number of ranks.
+// stores the result of all ranks' contributions, and check refuses operands that do not fit the number of ranks.
 func implementCollective[O backend.Op](in func(O) *backend.Tensor, finish func(b *Backend, o O, parts [][]float64), check func(b *Backend, o O) error) struct{} {
 	var op O
 	return ops.Add(op, row{
 		run: func(ctx context.Context, b *Backend, n *backend.Node) error {
 			x := in(n.Op.(O))
-			parts, err := b.group.exchange(ctx, b.rank, fmt.Sprintf("%T of %d elements", n.Op, x.Elems()), b.stored(x))
+			parts, err := b.exchange(ctx, fmt.Sprintf("%T of %d elements", n.Op, x.Elems()), b.stored(x))
 			if err == nil {
 				finish(b, n.Op.(O), parts)
 			}
@@ -103,7 +62,7 @@ var _ = implementCollective(
 	func(o *backend.ReduceScatter) *backend.Tensor { return o.X },
 	func(b *Backend, o *backend.ReduceScatter, parts [][]float64) {
 		n := o.Out.Elems()
-		b.store(o.Out, reduce(parts, backend.ReduceSum)[b.rank*n:(b.rank+1)*n])
+		b.store(o.Out, reduce(parts, backend.ReduceSum)[b.group.Rank()*n:][:n])
 	},
 	func(b *Backend, o *backend.ReduceScatter) error { return b.checkShards(o.Out, o.X, o.X, o.Out) },
 )
@@ -116,8 +75,8 @@ var _ = implementCollective(
 
 // checkShards refuses a whole that is not one shard for each rank.
 func (b *Backend) checkShards(shard, whole, x, out *backend.Tensor) error {
-	if whole.Elems() != shard.Elems()*b.group.ranks {
-		return fmt.Errorf("there are %d ranks, X is %s and Out is %s", b.group.ranks, x, out)
+	if whole.Elems() != shard.Elems()*b.group.Size() {
+		return fmt.Errorf("there are %d ranks, X is %s and Out is %s", b.group.Size(), x, out)
 	}
 	return nil
 }

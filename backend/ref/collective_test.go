@@ -4,12 +4,22 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/fp8"
 )
+
+// openRanks returns the backends of n ranks.
+func openRanks(n int) (list []*Backend) {
+	for _, g := range world.Local(n, time.Minute) {
+		list = append(list, Open(g, Rounded))
+	}
+	return list
+}
 
 // Three ranks have one row each. Sums are computed in ascending order of rank and rounded
 // once.
@@ -36,7 +46,7 @@ func TestCollectivesByHand(t *testing.T) {
 		}, 3, [][]float64{{1, 10, 100}, {1, 10, 100}, {1, 10, 100}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ranks := Open(3, Rounded)
+			ranks := openRanks(3)
 			results := make([]*backend.Tensor, len(ranks))
 			done := make(chan error, len(ranks))
 			for i, b := range ranks {

@@ -28,7 +28,7 @@ func TestReferenceUsesItsOperandsAlone(t *testing.T) {
 	x.Scale = vars.Tensor(backend.Input, "scale", fp8.F32, 1)
 	p := vars.Program("p")
 	p.Add(&custom{X: x, Y: y})
-	b := Open(1, Rounded)[0]
+	b := Open(nil, Rounded)
 	run, err := backend.Load(b, p)
 	require.NoError(t, err)
 	require.NoError(t, b.SetValues(x, []float64{1, 2, -3, 4}))

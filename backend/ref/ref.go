@@ -25,6 +25,7 @@ import (
 	"fmt"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/fp8"
 )
 
@@ -40,20 +41,14 @@ const (
 // Backend is one rank. It implements backend.Backend.
 type Backend struct {
 	mode  Mode
-	rank  int
-	group *group
+	group *world.Group
 	vars  backend.DeviceVars
 	data  map[*backend.Tensor][]float64 // by root tensor; scales not applied
 }
 
-// Open returns the backends of ranks in-process ranks, in order of rank.
-func Open(ranks int, mode Mode) []*Backend {
-	g := newGroup(max(ranks, 1))
-	list := make([]*Backend, g.ranks)
-	for rank := range list {
-		list[rank] = &Backend{mode: mode, rank: rank, group: g, data: map[*backend.Tensor][]float64{}}
-	}
-	return list
+// Open returns the backend of a group's rank. The group also carries the data of collectives.
+func Open(g *world.Group, mode Mode) *Backend {
+	return &Backend{mode: mode, group: g, data: map[*backend.Tensor][]float64{}}
 }
 
 func init() { backend.Register(Driver()) }
@@ -68,16 +63,12 @@ func Driver() backend.Driver {
 			mode, err := modeOf(device)
 			return specOf(mode), err
 		},
-		Open: func(device string, o backend.Options) ([]backend.Backend, error) {
+		Open: func(device string, o backend.Options) (backend.Backend, error) {
 			mode, err := modeOf(device)
 			if err != nil {
 				return nil, err
 			}
-			var list []backend.Backend
-			for _, b := range Open(o.Ranks, mode) {
-				list = append(list, b)
-			}
-			return list, nil
+			return Open(o.Group, mode), nil
 		},
 	}
 }
@@ -162,7 +153,7 @@ func (e *executable) Run(ctx context.Context) error { return e.RunObserved(ctx, 
 func (e *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	err := e.run(ctx, observe)
 	if err != nil {
-		e.b.group.fail(fmt.Errorf("rank %d failed: %w", e.b.rank, err))
+		e.b.group.Fail(world.CodeFailed, err)
 	}
 	return err
 }

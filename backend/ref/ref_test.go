@@ -15,7 +15,7 @@ import (
 
 // load loads the program on one rank.
 func load(t *testing.T, mode Mode, p *backend.Program) (*Backend, backend.Executable) {
-	b := Open(1, mode)[0]
+	b := Open(nil, mode)
 	list, err := b.Load(p)
 	require.NoError(t, err)
 	return b, list[0]
@@ -56,7 +56,7 @@ func TestRoundingOfStores(t *testing.T) {
 		},
 		Exact: {wide: values, narrow: values, code: {0.34375, 448, 448}, half: values},
 	} {
-		b := Open(1, mode)[0]
+		b := Open(nil, mode)
 		_, err := b.Load(vars.Program("none"))
 		require.NoError(t, err)
 		for tensor, expected := range want {
@@ -171,17 +171,16 @@ func TestDriver(t *testing.T) {
 	d, device, err := backend.Find("ref:exact")
 	require.NoError(t, err)
 	require.Equal(t, "exact", device)
-	list, err := d.Open(device, backend.Options{Ranks: 2})
+	b, err := d.Open(device, backend.Options{})
 	require.NoError(t, err)
-	require.Len(t, list, 2)
-	require.Equal(t, Exact, list[1].(*Backend).mode)
+	require.Equal(t, Exact, b.(*Backend).mode)
 	for device, what := range map[string]string{"": "float64", "exact": "float64, F32, BF16 and F16 not rounded"} {
 		spec, err := d.Spec(device)
 		require.NoError(t, err)
 		require.Equal(t, what, spec.Device)
-		list, err := d.Open(device, backend.Options{})
+		b, err := d.Open(device, backend.Options{})
 		require.NoError(t, err)
-		require.Equal(t, spec, list[0].Spec())
+		require.Equal(t, spec, b.Spec())
 	}
 	_, err = d.Spec("fast")
 	require.ErrorContains(t, err, "known: exact")
@@ -192,7 +191,7 @@ func TestDriver(t *testing.T) {
 func TestLoadRefuses(t *testing.T) {
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Stash, "x", fp8.F32, 4)
-	b := Open(2, Rounded)[0]
+	b := openRanks(2)[0]
 	_, err := b.Load(vars.Program("first"))
 	require.NoError(t, err)
 	_, err = b.Load(backend.NewVars().Program("other"))
@@ -226,31 +225,31 @@ func side(t *testing.T, ctx context.Context, b *Backend, build func(p *backend.P
 }
 
 func TestRanksThatDisagree(t *testing.T) {
-	ranks := Open(2, Rounded)
+	ranks := openRanks(2)
 	first := side(t, t.Context(), ranks[0], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.AllReduce{X: x}) })
 	second := side(t, t.Context(), ranks[1], func(p *backend.Program, x *backend.Tensor) {
 		p.Add(&backend.AllReduce{X: x.Slice("part", 0, 2)})
 	})
 	for _, err := range []error{<-first, <-second} {
-		require.ErrorContains(t, err, "is at *backend.AllReduce of")
+		require.ErrorContains(t, err, "the ranks run different programs: rank 0 is in *backend.AllReduce of 4 elements")
 	}
 }
 
 func TestFailureOfOneRankEndsTheCollectives(t *testing.T) {
-	ranks := Open(3, Rounded)
+	ranks := openRanks(3)
 	waiting := side(t, t.Context(), ranks[0], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.AllReduce{X: x}) })
 	receiving := side(t, t.Context(), ranks[1], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.AllReduce{X: x}) })
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	failing := side(t, cancelled, ranks[2], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.Fill{Out: x}) })
 	require.ErrorIs(t, <-failing, context.Canceled)
-	require.ErrorContains(t, <-waiting, "rank 2 failed")
-	require.ErrorContains(t, <-receiving, "rank 2 failed")
+	require.ErrorContains(t, <-waiting, "rank 2: ")
+	require.ErrorContains(t, <-receiving, "rank 2: ")
 }
 
 func TestCancelledRank(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	waiting := side(t, ctx, Open(2, Rounded)[0], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.AllReduce{X: x}) })
+	waiting := side(t, ctx, openRanks(2)[0], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.AllReduce{X: x}) })
 	cancel()
 	require.ErrorIs(t, <-waiting, context.Canceled)
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // Group is the membership of one rank in a world. Its methods may be called from any
-// goroutine.
+// goroutine. A nil Group is that of a run with one rank: it exchanges data with itself and
+// never ends.
 //
 // A group that ended stays so: every call returns the same error, of type [*Lost], on every
 // rank. A group ends if a rank fails, if its process ends, hangs or loses its network, and if no
@@ -18,7 +19,8 @@ import (
 type Group struct {
 	place  Place
 	conn   link
-	hub    *hub // of rank 0, or of a world in one process; else nil
+	hub    *hub    // of rank 0, or of a world in one process; else nil
+	shared *shared // of a world in one process; else nil
 	timing timing
 
 	step, ops  atomic.Int64
@@ -92,19 +94,38 @@ func newGroup(p Place, c link, t timing) *Group {
 }
 
 // Place returns the place of the group's rank.
-func (g *Group) Place() Place { return g.place }
+func (g *Group) Place() Place {
+	if g == nil {
+		return Place{Size: 1}
+	}
+	return g.place
+}
 
 // Rank returns the rank, from 0.
-func (g *Group) Rank() int { return g.place.Rank }
+func (g *Group) Rank() int { return g.Place().Rank }
 
 // Size returns the number of ranks.
-func (g *Group) Size() int { return g.place.Size }
+func (g *Group) Size() int { return g.Place().Size }
 
 // Done is closed when the group ends, or after Leave.
-func (g *Group) Done() <-chan struct{} { return g.done }
+func (g *Group) Done() <-chan struct{} {
+	if g == nil {
+		return nil
+	}
+	return g.done
+}
+
+// lost returns why the group ended because of a rank; nil if it did not.
+func (g *Group) lost() *Lost {
+	lost, _ := g.Err().(*Lost)
+	return lost
+}
 
 // Err returns why the group ended; nil while it works.
 func (g *Group) Err() error {
+	if g == nil {
+		return nil
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.err
@@ -112,12 +133,19 @@ func (g *Group) Err() error {
 
 // AtStep records that this rank begins a step, from 1.
 func (g *Group) AtStep(step int) {
+	if g == nil {
+		return
+	}
 	g.ops.Store(0)
 	g.step.Store(int64(step))
 }
 
 // RanOp records that this rank ran an op. It costs an atomic addition.
-func (g *Group) RanOp() { g.ops.Add(1) }
+func (g *Group) RanOp() {
+	if g != nil {
+		g.ops.Add(1)
+	}
+}
 
 // Waits records that this rank waits for the others in a collective, until Continues. A rank
 // that waits is not blamed for a stall.
@@ -135,6 +163,9 @@ const maxData = 64 << 10
 // Exchange returns the data of all ranks, by rank. All ranks must call it with the same what,
 // which names it in errors. It is for small control data and takes a round trip to rank 0.
 func (g *Group) Exchange(ctx context.Context, what string, mine []byte) ([][]byte, error) {
+	if g == nil {
+		return [][]byte{mine}, nil
+	}
 	if len(mine) > maxData {
 		return nil, fmt.Errorf("%s: %d bytes are too many for Exchange: at most %d", what, len(mine), maxData)
 	}
@@ -162,7 +193,7 @@ func (g *Group) Exchange(ctx context.Context, what string, mine []byte) ([][]byt
 // Fail ends the group because of this rank. code is the exit status for all processes. It
 // returns when the other ranks were told, or cannot be.
 func (g *Group) Fail(code int, cause error) {
-	if g.Err() != nil {
+	if g == nil || g.Err() != nil {
 		return
 	}
 	if err := g.send(message{Kind: failed, Lost: &Lost{Cause: cause.Error(), Code: code, err: cause}}); err == nil {
@@ -177,6 +208,9 @@ func (g *Group) Fail(code int, cause error) {
 
 // Leave ends the membership once all ranks have called it.
 func (g *Group) Leave(ctx context.Context) error {
+	if g == nil {
+		return nil
+	}
 	_, err := g.Exchange(ctx, "the end of the run", nil)
 	if err == nil {
 		err = g.send(message{Kind: left})

@@ -241,22 +241,3 @@ func (h *hub) lost(rank int, cause string) *Lost {
 	m := h.members[rank]
 	return &Lost{Rank: rank, Host: m.host, Step: m.step, Cause: cause, Code: CodeFailed}
 }
-
-// Local returns the groups of n ranks in one process, in order of rank. timeout is how long
-// ranks wait while no rank runs an op.
-func Local(n int, timeout time.Duration) []*Group { return localGroups(n, timingOf(timeout)) }
-
-func localGroups(n int, t timing) []*Group {
-	var ends, conns []link
-	for range n {
-		a, b := newLocal()
-		ends, conns = append(ends, a), append(conns, b)
-	}
-	h := newHub(t, make([]string, n), conns)
-	list := make([]*Group, n)
-	for rank := range list {
-		list[rank] = newGroup(Place{Rank: rank, Size: n, LocalRank: rank}, ends[rank], t)
-		list[rank].hub = h
-	}
-	return list
-}

@@ -25,15 +25,15 @@ func spec(name string) (backend.Spec, error) {
 	}, nil
 }
 
-func open(name string, o backend.Options) ([]backend.Backend, error) {
+func open(name string, o backend.Options) (backend.Backend, error) {
 	s, err := spec(name)
 	if err != nil {
 		return nil, err
 	}
-	if o.Ranks > 1 {
-		return nil, fmt.Errorf("%w by backend small: %d ranks, it has one: set train.ranks = 1", backend.ErrUnsupported, o.Ranks)
+	if o.Group != nil {
+		return nil, fmt.Errorf("%w by backend small: %d ranks, it has one: set train.ranks = 1", backend.ErrUnsupported, o.Group.Size())
 	}
-	return []backend.Backend{&device{spec: s, data: map[*backend.Tensor][]byte{}}}, nil
+	return &device{spec: s, data: map[*backend.Tensor][]byte{}}, nil
 }
 
 type device struct {

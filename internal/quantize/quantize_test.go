@@ -20,7 +20,7 @@ import (
 
 func open(t *testing.T, name string) backend.Backend {
 	if name == "ref" {
-		dev := ref.Open(1, ref.Rounded)[0]
+		dev := ref.Open(nil, ref.Rounded)
 		t.Cleanup(func() { require.NoError(t, dev.Close()) })
 		return dev
 	}
