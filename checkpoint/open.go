@@ -33,7 +33,20 @@ func Open(path string) (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{Path: path}
+	return m.open(path)
+}
+
+// OpenVerified opens a checkpoint that another rank has verified. See Open.
+func OpenVerified(path string) (*Checkpoint, error) {
+	m, err := readManifest(path)
+	if err != nil {
+		return nil, err
+	}
+	return m.open(path)
+}
+
+func (m manifest) open(path string) (c *Checkpoint, err error) {
+	c = &Checkpoint{Path: path}
 	if c.State, err = readSmall(filepath.Join(path, StateFile)); err != nil {
 		return nil, err
 	}

@@ -31,6 +31,8 @@ const (
 	traceFile      = "trace.json"
 	checkpointsDir = checkpoint.Dir
 	lockFile       = checkpoint.LockFile
+	logsDir        = "logs" // of ranks above 0 that are processes
+	rankLogFile    = logsDir + "/rank-%05d.log"
 )
 
 // folder is a run folder that this process has locked.
@@ -41,6 +43,9 @@ type folder struct {
 	recipes []string    // names of the recipe files in it
 	made    string      // the topmost folder that this process created; empty if none
 }
+
+// sharedFolder returns the run folder for a rank above 0: rank 0 makes and locks it.
+func sharedFolder(dir string) *folder { return &folder{Dir: dir, unlock: func() error { return nil }} }
 
 // ErrRunExists is the error for a new run in a folder that already holds one: name another
 // folder, or set [Options].Resume.

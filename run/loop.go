@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"octet/backend"
@@ -35,12 +36,34 @@ type Progress struct {
 // error. If the records of a step cannot be written, Train also writes a checkpoint. Any
 // error other than ctx's names the last checkpoint. All writing has ended when Train
 // returns.
+//
+// Ranks above 0 of a group report nothing. If a rank fails, all ranks return an error.
 func (r *Run) Train(ctx context.Context, report func(Progress)) error {
-	err := r.train(ctx, report)
+	var others sync.WaitGroup
+	for _, o := range r.others {
+		others.Go(func() { _ = o.trainRank(ctx, func(Progress) {}) }) // rank 0 returns the error of all
+	}
+	err := r.trainRank(ctx, report)
+	others.Wait()
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		r.exporter.End(nil)
 	} else {
 		r.exporter.End(err)
+	}
+	return err
+}
+
+// trainRank is Train of one rank. If it fails, it ends the group.
+func (r *Run) trainRank(ctx context.Context, report func(Progress)) error {
+	returned := make(chan struct{})
+	defer close(returned)
+	go watchGroup(Options{Group: r.group, Hung: r.hung}, returned)
+	if r.rank() > 0 {
+		report = func(Progress) {}
+	}
+	err := r.train(ctx, report)
+	if err != nil && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
+		r.fail(ctx, err)
 	}
 	return err
 }
@@ -54,8 +77,7 @@ func (r *Run) train(ctx context.Context, report func(Progress)) error {
 	for r.Trainer.StepsDone() < r.Config.Train.Steps {
 		p, interrupted, err := r.step(ctx)
 		if err != nil {
-			w, _ := r.saver.result(true)
-			err = errors.Join(err, w.err)
+			err = errors.Join(err, r.abandonSave())
 			r.records.log.Error("stopped", "step", r.Trainer.StepsDone(), "error", err.Error())
 			return r.withLastCheckpoint(err)
 		}
@@ -96,12 +118,11 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	c := r.Config
 	steady := context.WithoutCancel(ctx) // a step is never interrupted
 	p.Steps = c.Train.Steps
-	if err := r.collectSave(&p, false); err != nil {
+	if err := r.collectSave(ctx, &p, false); err != nil {
 		return p, false, err
 	}
-	phase, due := r.Trainer.Phase, r.due(r.Trainer.StepsDone()+1)
-	measure := r.utilization.ends(r.Trainer.StepsDone()+1 == c.Train.Steps)
-	p.StepResult, err = r.next(steady, due == dueTasks{} && !measure && ctx.Err() == nil && len(r.requests) == 0)
+	phase, due, measure := r.Trainer.Phase, r.due(r.Trainer.StepsDone()+1), r.agreed.measure
+	p.StepResult, err = r.next(steady, due == dueTasks{} && r.agreed == agreement{})
 	if p.Step > 0 { // the step is done, even if it is the last of too many skipped ones
 		r.executed++
 		if err != nil {
@@ -118,7 +139,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 			r.records.log.Warn("mfu left out: the steps ran faster than the peak measured before and after them, so another load slowed the measurement", "step", p.Step)
 		}
 	}
-	p.Devices = r.telemetry.now()
+	p.Devices = r.devices()
 	if p.SensorError = r.telemetry.failure(); p.SensorError != nil {
 		r.records.log.Warn("no telemetry", "step", p.Step, "reason", p.SensorError.Error())
 	}
@@ -129,7 +150,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	}
 	if p.Spike.Begin > 0 {
 		if err := r.handleSpike(steady, &p); err != nil || p.Rewound {
-			return p, ctx.Err() != nil, err
+			return p, false, err
 		}
 	}
 	if due.health {
@@ -145,35 +166,64 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 			return p, false, err
 		}
 	}
-	interrupted = ctx.Err() != nil && !r.Trainer.UnderWay()
-	p.Requested = len(r.requests) > 0 && !r.Trainer.UnderWay()
-	save := due.checkpoint || interrupted || p.Requested
-	if save {
-		if p.Requested {
-			<-r.requests // a later request gives another checkpoint
-		}
-		err = r.copyState(&p)
+	if due.checkpoint {
+		err = r.copyState(steady, &p)
 	}
-	if recordErr := r.record(p); err != nil || recordErr != nil {
-		if err == nil {
-			err = r.rescue(steady)
-		}
-		return p, false, errors.Join(recordErr, err)
+	if err == nil {
+		err = r.endStep(ctx, &p)
 	}
-	if p.Profile, err = r.profileAfter(p.Step, interrupted); err != nil {
+	interrupted = r.agreed.stop && !r.Trainer.UnderWay()
+	if err != nil {
 		return p, interrupted, err
 	}
-	if save {
-		r.startSaving()
+	p.Requested = r.agreed.save && !r.Trainer.UnderWay()
+	if p.Requested && len(r.requests) > 0 {
+		<-r.requests // a later request gives another checkpoint
+	}
+	save := due.checkpoint || interrupted || p.Requested
+	if save && !due.checkpoint {
+		err = r.copyState(steady, &p)
+	}
+	if err == nil {
+		p.Profile, err = r.profileAfter(p.Step, interrupted)
+	}
+	if err == nil && save {
+		err = r.startSaving(steady, true)
+	}
+	if err != nil {
+		return p, interrupted, err
 	}
 	if p.Requested {
 		r.records.log.Info("checkpoint requested", "step", p.Step)
 	}
 	if p.Step == p.Steps || interrupted { // no later step tries again, whatever checkpoint.on_error says
-		w, _ := r.saver.result(true)
-		p.Checkpoint, err = w.path, w.err
+		w, err := r.lastSave(steady)
+		p.Checkpoint = w.path
+		return p, interrupted, err
 	}
-	return p, interrupted, err
+	return p, interrupted, nil
+}
+
+// endStep writes the records of a step, agrees with the other ranks on what follows, and returns
+// an error if the records of a rank could not be written.
+func (r *Run) endStep(ctx context.Context, p *Progress) (err error) {
+	recordErr := r.record(*p)
+	var written bool
+	if r.agreed, written, err = r.agree(ctx, *p, recordErr); err != nil {
+		return errors.Join(recordErr, err)
+	}
+	if written {
+		if err := r.gatherShards(ctx); err != nil {
+			return err
+		}
+	}
+	if !r.agreed.rescue {
+		return nil
+	}
+	if recordErr == nil {
+		recordErr = errors.New("rank 0 cannot write its records")
+	}
+	return errors.Join(recordErr, r.rescue(context.WithoutCancel(ctx)))
 }
 
 // dueTasks are the tasks after a step, beside its records. They use the state right after
@@ -199,13 +249,16 @@ func (r *Run) Tokens() int64 { return int64(r.executed) * r.Trainer.TokensPerSte
 
 // Energy returns the energy of the devices while Train ran, including evaluations and
 // checkpoints; ok says that it is known.
-func (r *Run) Energy() (e Energy, ok bool) { return r.telemetry.energy() }
+func (r *Run) Energy() (e Energy, ok bool) { return r.telemetry.energy(r.rank()) }
 
 // MFU returns the share of the devices' peak that the steps of the last whole interval
 // reached, and the FLOP/s of these steps; nil if the share is unknown.
 func (r *Run) MFU() (share *float64, rate float64) { return r.utilization.latest, r.utilization.rate }
 
 func (r *Run) record(p Progress) error {
+	if r.records.metrics == nil { // rank 0 writes them
+		return nil
+	}
 	m, t, err := r.records.step(p, r.Trainer.FLOPsPerToken(), r.Trainer.TokensPerStep(), r.Memory.Total())
 	r.publish(m, t)
 	return err

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"runtime"
-	"sync"
 
 	"octet/backend"
 	"octet/internal/disk"
@@ -26,7 +24,7 @@ const (
 	bytesBursts = 5
 )
 
-// Profile is the record of some steps of a run on its first device. Profiling does not
+// Profile is the record of some steps of a run on the device of rank 0. Profiling does not
 // change their results.
 type Profile struct {
 	*backend.Profile
@@ -58,7 +56,7 @@ func (r *Run) next(ctx context.Context, ahead bool) (train.StepResult, error) {
 		}
 		return r.Trainer.Next(ctx)
 	}
-	if d, ok := r.Devices[0].(backend.Metered); ok && p.Spans() == 0 {
+	if d, ok := r.Device.(backend.Metered); ok && p.Spans() == 0 {
 		m := d.Meter()
 		p.peaks = backend.Peaks{FLOPs: best(flopsBursts, m.FLOPs), Bytes: best(bytesBursts, m.Bytes)}
 	}
@@ -82,33 +80,6 @@ func (r *Run) profileAfter(step int, interrupted bool) (*Profile, error) {
 	}
 	err = errors.Join(p.WriteTrace(f), f.Close())
 	return &Profile{Profile: p.Profile, Peaks: p.peaks, Trace: path}, err
-}
-
-// peakFLOPs returns the FLOP/s that all devices reach together: the sum of each device's
-// best burst, of some milliseconds; 0 if a device has no meter. Devices that are threads of
-// this machine share its processors: the sum is scaled down where threads outnumber them,
-// since the best burst of each device had a processor to itself.
-func peakFLOPs(devices []backend.Backend, bursts int) (sum float64) {
-	rates := make([]float64, len(devices))
-	var all sync.WaitGroup
-	for i, d := range devices {
-		if m, ok := d.(backend.Metered); ok {
-			all.Go(func() { rates[i] = best(bursts, m.Meter().FLOPs) })
-		}
-	}
-	all.Wait()
-	threads := 0
-	for i, d := range devices {
-		if rates[i] == 0 {
-			return 0
-		}
-		sum += rates[i]
-		threads += d.Spec().Threads
-	}
-	if processors := min(runtime.GOMAXPROCS(0), runtime.NumCPU()); threads > processors {
-		sum *= float64(processors) / float64(threads)
-	}
-	return sum
 }
 
 // best returns the highest rate of n bursts.

@@ -76,7 +76,7 @@ func (r *Run) publish(m writers.Metrics, t writers.Timing) {
 	r.published.at, r.published.longest, r.published.step = now, max(r.published.longest, took), seconds(float64(t.StepSeconds))
 	r.exporter.Publish(&exporter.State{
 		At: now, Timeout: r.stepTimeout(), Steps: r.Config.Train.Steps, Metrics: m, Timing: t,
-		Recipe: r.Trainer.Recipe.Name, Backend: r.Devices[0].Spec().Name(),
+		Recipe: r.Trainer.Recipe.Name, Backend: r.Device.Spec().Name(),
 		Tokens: r.Tokens(), ValLoss: r.published.valLoss, Skipped: r.published.skipped, Health: r.published.health,
 		Checkpoint: r.saver.last.step, CheckpointAt: r.saver.last.at,
 	})

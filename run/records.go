@@ -12,13 +12,26 @@ import (
 	"octet/train"
 )
 
-// records are the files that grow with every step.
+// records are the files that grow with every step. Ranks above 0 have the log alone.
 type records struct {
 	metrics, timing *writers.JSONL
 	events          *writers.Events
 	log             *writers.RunLog
 	files           []io.Closer // those above that are open
 	lost            []string    // messages about missing lines of earlier steps
+}
+
+// openRecords opens the records of a rank, from step from on. Ranks that are processes have a log
+// each.
+func (r *Run) openRecords(from int) (*records, error) {
+	switch {
+	case r.rank() == 0:
+		return openRecords(r.Dir, from)
+	case r.group.InProcess():
+		return &records{log: writers.NoRunLog()}, nil
+	}
+	log, err := writers.OpenRunLog(filepath.Join(r.Dir, fmt.Sprintf(rankLogFile, r.rank())))
+	return &records{log: log, files: []io.Closer{log}}, err
 }
 
 // openRecords opens the files and truncates them after step from, where the run resumes.

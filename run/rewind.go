@@ -20,10 +20,10 @@ func (r *Run) handleSpike(ctx context.Context, p *Progress) error {
 	if r.Config.Train.OnSpike != "rewind" {
 		return nil
 	}
-	if err := r.collectSave(p, true); err != nil {
+	if err := r.collectSave(ctx, p, true); err != nil {
 		return err
 	}
-	c, err := r.checkpointBefore(p.Spike.Begin)
+	c, err := r.openSame(ctx, "the checkpoint before a spike", func() (*checkpoint.Checkpoint, error) { return r.checkpointBefore(p.Spike.Begin) })
 	if errors.Is(err, checkpoint.ErrNone) {
 		log.Warn("no rewind", "reason", "no checkpoint is older than the spike")
 		return nil
@@ -37,6 +37,9 @@ func (r *Run) handleSpike(ctx context.Context, p *Progress) error {
 	p.Rewound, p.Checkpoint = true, c.Path
 	to := r.Trainer.StepsDone()
 	r.saver.last = saveResult{path: c.Path, step: to}
+	if r.rank() > 0 {
+		return nil
+	}
 	if err := r.discard(func(e checkpoint.Entry) bool { return e.Step > to }); err != nil {
 		return err
 	}
@@ -46,7 +49,6 @@ func (r *Run) handleSpike(ctx context.Context, p *Progress) error {
 	}
 	former := r.records
 	r.records = cut
-	r.log.Store(cut.log)
 	r.records.log.Warn("rewound", "from", p.Step, "to", to)
 	return former.close()
 }

@@ -27,16 +27,15 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/checkpoint"
 	"octet/data"
 	"octet/internal/config"
 	"octet/internal/exporter"
 	"octet/internal/hostmem"
-	"octet/internal/writers"
 	"octet/train"
 )
 
@@ -56,6 +55,14 @@ type Options struct {
 	// called when they are loaded. It may be nil.
 	Compiling func() (done func())
 
+	// Group connects the ranks of a run whose ranks are processes: each calls Start, Train and
+	// Close. Without it, Start runs all of Config.Train.Ranks in this process, which needs a
+	// backend in host memory.
+	Group *world.Group
+	// Hung is called if the group has ended, but this process waits for its device and does not
+	// notice. The program should end then, with the status of the error, a [world.Lost].
+	Hung func(*world.Lost)
+
 	// Each value of Save requests a checkpoint of the current step. It may be nil.
 	Save <-chan os.Signal
 
@@ -68,14 +75,14 @@ type Options struct {
 	Sources fs.FS
 }
 
-// Run is a training run in progress.
+// Run is a training run in progress. Ranks above 0 write no records.
 type Run struct {
 	Config     train.Config
 	Dir        string // the run folder
 	Corpus     *data.Corpus
 	Note       string // the default corpus that was chosen; empty with data.paths
 	Trainer    *train.Trainer
-	Devices    []backend.Backend
+	Device     backend.Backend
 	Memory     train.Memory       // of the recipe that needs the most
 	Resumed    int                // the step after which the run resumed
 	WasResumed bool               // Options.Resume was set, with or without a checkpoint
@@ -86,12 +93,16 @@ type Run struct {
 	Lost       []string           // missing lines of metrics and timing, a sentence for each file
 
 	folder      *folder
+	group       *world.Group
+	others      []*Run            // the other ranks, if they are in this process and this is rank 0
+	hung        func(*world.Lost) // Options.Hung
+	agreed      agreement
+	shards      *shards            // of the checkpoint that the ranks are writing; nil if there is none
 	exporter    *exporter.Exporter // nil without Options.MetricsAddr
 	backend     string             // Options.Backend
 	options     backend.Options
 	version     string
 	records     *records
-	log         atomic.Pointer[writers.RunLog] // of records, for logExit; nil before they are open
 	saver       saver
 	loading     time.Duration // time to load the programs, including compilation
 	executed    int           // steps of this process, including those before a rewind
@@ -115,32 +126,65 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err := o.Config.Resolve(); err != nil {
 		return nil, err
 	}
-	r := &Run{
-		Config: o.Config, Dir: o.Dir, WasResumed: o.Resume, version: o.Version, requests: o.Save,
-		backend: o.Backend, options: backend.Options{Threads: o.Threads, Ranks: o.Config.Train.Ranks},
+	if o.Group == nil && o.Config.Train.Ranks > 1 {
+		return startLocal(ctx, o)
 	}
-	r.options.BeforeExit = r.logExit
-	var err error
-	if o.MetricsAddr != "" {
+	return start(ctx, o, func() (*data.Corpus, string, error) { return OpenCorpus(ctx, o.Config, o.Sources) })
+}
+
+// start is Start of one rank.
+func start(ctx context.Context, o Options, corpus openCorpus) (*Run, error) {
+	r := &Run{
+		Config: o.Config, Dir: o.Dir, WasResumed: o.Resume, group: o.Group, hung: o.Hung, version: o.Version, requests: o.Save,
+		backend: o.Backend, options: backend.Options{Threads: o.Threads, Group: o.Group},
+	}
+	returned := make(chan struct{})
+	defer close(returned)
+	go watchGroup(o, returned)
+	err := r.start(ctx, o, corpus)
+	if err == nil {
+		return r, nil
+	}
+	r.fail(ctx, err)
+	err = errors.Join(err, r.free())
+	switch {
+	case r.folder == nil:
+		return nil, err
+	case o.Resume || r.rank() > 0:
+		return nil, errors.Join(err, r.folder.Close())
+	}
+	return nil, errors.Join(err, r.folder.discard())
+}
+
+func (r *Run) start(ctx context.Context, o Options, corpus openCorpus) (err error) {
+	if o.MetricsAddr != "" && r.rank() == 0 {
 		if r.exporter, err = exporter.Open(o.MetricsAddr, exporter.Build{Version: o.Version, Go: runtime.Version()}); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if !o.Resume {
+	switch {
+	case r.rank() > 0:
+		r.folder = sharedFolder(o.Dir)
+	case !o.Resume:
 		err = checkVacant(o.Dir)
-	} else if r.folder, err = resume(o.Dir); err == nil {
-		err = checkResumed(o.Dir, o.Config)
+	default:
+		if r.folder, err = resume(o.Dir); err == nil {
+			err = checkResumed(o.Dir, o.Config)
+		}
+	}
+	if err == nil {
+		err = r.barrier(ctx, "the run folder")
 	}
 	// The folder is made after the text was read and the memory checked: a process that
 	// ends before that, even by a kill, leaves no folder.
 	var job *train.Job
 	if err == nil {
-		job, err = r.prepare(ctx, o)
+		job, err = r.prepare(ctx, o, corpus)
 	}
 	if err == nil {
 		hostmem.LimitGo()
 	}
-	if err == nil && !o.Resume {
+	if err == nil && !o.Resume && r.rank() == 0 {
 		if r.folder, err = create(o.Dir, o.Config); err == nil {
 			err = r.folder.recordData(r.Corpus.Info)
 		}
@@ -149,33 +193,33 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 		err = r.open(ctx, o, job)
 	}
 	if err == nil {
-		return r, nil
+		err = r.barrier(ctx, "the first step")
 	}
-	err = errors.Join(err, r.free())
-	switch {
-	case r.folder == nil:
-		return nil, err
-	case o.Resume:
-		return nil, errors.Join(err, r.folder.Close())
-	}
-	return nil, errors.Join(err, r.folder.discard())
+	return err
 }
 
-// prepare opens the text and the devices, checks the memory, and returns the job of the
+// prepare opens the text and the device, checks the memory, and returns the job of the
 // first recipe.
-func (r *Run) prepare(ctx context.Context, o Options) (job *train.Job, err error) {
-	if r.Corpus, r.Note, err = OpenCorpus(ctx, o.Config, o.Sources); err != nil {
+func (r *Run) prepare(ctx context.Context, o Options, corpus openCorpus) (job *train.Job, err error) {
+	if r.Corpus, r.Note, err = corpus(); err != nil {
 		return nil, err
 	}
 	if o.Resume {
-		if err := r.folder.recordData(r.Corpus.Info); err != nil {
-			return nil, err
+		if r.rank() == 0 {
+			if err := r.folder.recordData(r.Corpus.Info); err != nil {
+				return nil, err
+			}
 		}
 		if r.options.Choices, err = r.folder.choices(); err != nil {
 			return nil, err
 		}
 	}
-	if r.Devices, err = backend.Open(r.backend, r.options); err != nil {
+	if r.Device, err = backend.Open(r.backend, r.options); err != nil {
+		return nil, err
+	}
+	if err := r.group.Compare(ctx, world.Identity{
+		{Name: "text", Value: r.Corpus.Info.SHA256}, {Name: "device", Value: r.Device.Spec().Name()},
+	}); err != nil {
 		return nil, err
 	}
 	return r.plan()
@@ -183,22 +227,22 @@ func (r *Run) prepare(ctx context.Context, o Options) (job *train.Job, err error
 
 // open creates the trainer, sets its weights and opens the records.
 func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
-	r.utilization = utilization{now: time.Now, measure: func() float64 { return peakFLOPs(r.Devices, intervalBursts) }}
+	r.utilization = utilization{now: time.Now, measure: func() float64 { return r.peakFLOPs(ctx, intervalBursts) }}
 	r.utilization.begin()
-	r.telemetry = openTelemetry(r.Devices)
+	r.telemetry = openTelemetry(r.Device)
 	done := func() {}
 	if o.Compiling != nil && !job.Device.HostMemory {
 		done = o.Compiling()
 	}
 	start := time.Now()
-	r.Trainer, err = train.NewTrainer(job, r.Corpus, r.Devices)
+	r.Trainer, err = train.NewTrainer(job, r.Corpus, r.Device, r.group)
 	r.loading = time.Since(start)
 	done()
 	if err != nil {
 		return err
 	}
 	r.Trainer.Reopen = r.reopen
-	if o.Profile {
+	if o.Profile && r.rank() == 0 {
 		r.profile = &profiler{Profile: backend.NewProfile()}
 		r.Trainer.Execute = r.profile.Run
 	}
@@ -215,6 +259,8 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 		if steps := o.Config.Train.Steps; r.Resumed > steps {
 			return fmt.Errorf("train.steps = %d, but the run has done %d already: give more steps", steps, r.Resumed)
 		}
+	}
+	if o.Resume && r.rank() == 0 {
 		before, err := ConfigOf(o.Dir)
 		if err != nil {
 			return err
@@ -228,11 +274,10 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 	if r.saver.copied.Config, err = config.Values(r.Config); err != nil {
 		return err
 	}
-	if r.records, err = openRecords(o.Dir, r.Resumed); err != nil {
+	if r.records, err = r.openRecords(r.Resumed); err != nil {
 		return err
 	}
 	r.Lost = r.records.lost
-	r.log.Store(r.records.log)
 	r.logStart()
 	return nil
 }
@@ -250,9 +295,9 @@ func (r *Run) MetricsURL() string {
 	return r.exporter.URL()
 }
 
-// Usage returns the memory use of the first device; ok says that it is known.
+// Usage returns the memory use of the device; ok says that it is known.
 func (r *Run) Usage() (usage backend.Usage, ok bool) {
-	counted, ok := r.Devices[0].(backend.UsageReporter)
+	counted, ok := r.Device.(backend.UsageReporter)
 	if !ok {
 		return usage, false
 	}
@@ -260,29 +305,29 @@ func (r *Run) Usage() (usage backend.Usage, ok bool) {
 	return usage, err == nil
 }
 
-// reopen closes the devices and opens them again, to free memory for the programs of
+// reopen closes the device and opens it again, to free memory for the programs of
 // another recipe.
-func (r *Run) reopen() (devices []backend.Backend, err error) {
-	if c, ok := r.Devices[0].(backend.Chooser); ok {
+func (r *Run) reopen() (device backend.Backend, err error) {
+	if c, ok := r.Device.(backend.Chooser); ok {
 		r.options.Choices = c.Choices()
 	}
-	if err := r.ReleaseDevices(); err != nil {
+	if err := r.closeDevice(); err != nil {
 		return nil, err
 	}
-	r.Devices, err = backend.Open(r.backend, r.options)
-	return r.Devices, err
+	r.Device, err = backend.Open(r.backend, r.options)
+	return r.Device, err
 }
 
 // logStart writes the start of this process to run.log.
 func (r *Run) logStart() {
 	log := r.records.log
-	log.Info("start", "octet", r.version, "recipe", r.Config.Recipe, "backend", r.Devices[0].Spec().Name(),
-		"device", r.Devices[0].Spec().Device, "step", r.Resumed, "steps", r.Config.Train.Steps, "corpus", r.Corpus.Info.SHA256,
+	log.Info("start", "octet", r.version, "recipe", r.Config.Recipe, "backend", r.Device.Spec().Name(),
+		"device", r.Device.Spec().Device, "step", r.Resumed, "steps", r.Config.Train.Steps, "corpus", r.Corpus.Info.SHA256,
 		"load_s", r.loading.Seconds())
 	if usage, ok := r.Usage(); ok {
 		log.Info("device memory", "allocated", usage.Allocated, "outside", usage.Outside(), "total", usage.Total)
 	}
-	if hint := r.Devices[0].Spec().Hint; hint != "" {
+	if hint := r.Device.Spec().Hint; hint != "" {
 		log.Info("hint", "text", hint)
 	}
 	r.logNotes()
@@ -300,13 +345,6 @@ func (r *Run) logStart() {
 	}
 }
 
-// logExit writes to run.log why a backend ends the process. Any goroutine may call it.
-func (r *Run) logExit(reason error) {
-	if log := r.log.Load(); log != nil {
-		log.Error("stopped", "error", reason.Error())
-	}
-}
-
 // logNotes writes to run.log the notes on the current recipe, see [train.Job.Notes].
 func (r *Run) logNotes() {
 	for _, note := range r.Trainer.Notes {
@@ -317,7 +355,7 @@ func (r *Run) logNotes() {
 // plan returns the job of the first recipe. It computes the memory of the largest recipe
 // and checks that the host has it.
 func (r *Run) plan() (first *train.Job, err error) {
-	spec := r.Devices[0].Spec()
+	spec := r.Device.Spec()
 	largest, _, memory, err := train.LargestJob(r.Config, spec)
 	if err != nil {
 		return nil, err
@@ -332,22 +370,28 @@ func (r *Run) plan() (first *train.Job, err error) {
 	if !spec.HostMemory {
 		return first, hostmem.Check("the host copy of a checkpoint", memory.Snapshot, "use a smaller model, or a machine with more host memory")
 	}
-	return first, hostmem.Check("the run", memory.Total()*int64(len(r.Devices))+memory.Snapshot, hostmem.SmallerRun)
+	ranks := int64(1)
+	if r.group.InProcess() {
+		ranks = int64(r.group.Size())
+	}
+	return first, hostmem.Check("the run", ranks*(memory.Total()+memory.Snapshot), hostmem.SmallerRun)
 }
 
 // begin sets the weights from the newest intact checkpoint, from model.init, or from the
 // seed.
 func (r *Run) begin(ctx context.Context, resume bool) error {
 	if resume {
-		c, skipped, err := checkpoint.Newest(r.folder.checkpoints())
-		r.Skipped = skipped
+		c, err := r.openSame(ctx, "the checkpoint to resume", func() (c *checkpoint.Checkpoint, err error) {
+			c, r.Skipped, err = checkpoint.Newest(r.folder.checkpoints())
+			return c, err
+		})
 		if err == nil {
 			return errors.Join(r.restore(ctx, c), c.Close())
 		}
 		if !errors.Is(err, checkpoint.ErrNone) {
 			return err
 		}
-		if len(skipped) > 0 { // starting at step 0 would truncate all records
+		if skipped := r.Skipped; len(skipped) > 0 { // starting at step 0 would truncate all records
 			return fmt.Errorf("all checkpoints of the run are damaged, the newest: %w; start a new run in another folder, or remove %s and %s to restart this run at step 0, which loses the records of its steps", skipped[0].Damage, r.folder.checkpoints(), r.folder.path(logFile))
 		}
 		if err := r.folder.checkNoneSaved(); err != nil {
@@ -376,42 +420,47 @@ func (r *Run) restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		return err
 	}
 	r.Resumed = r.Trainer.StepsDone()
-	if state.Backend != r.Devices[0].Spec().Name() {
+	if state.Backend != r.Device.Spec().Name() {
 		r.Moved = state.Backend
 	}
 	return nil
 }
 
-// Close closes the records, the corpus and the devices, and unlocks the folder.
+// Close closes the records, the corpus and the device, and unlocks the folder.
 func (r *Run) Close() error {
-	return errors.Join(r.records.close(), r.free(), r.folder.Close())
+	errs := []error{r.leaveLocal()}
+	for _, o := range append(r.others, r) {
+		errs = append(errs, o.records.close(), o.free(), o.folder.Close())
+	}
+	return errors.Join(errs...)
 }
 
-// free closes the corpus, the telemetry, the devices and the exporter.
+// free closes the corpus, the telemetry, the device and the exporter.
 func (r *Run) free() error {
 	var errs []error
-	if r.Corpus != nil {
+	if r.Corpus != nil && (r.rank() == 0 || !r.group.InProcess()) {
 		errs = append(errs, r.Corpus.Close())
 	}
 	if r.telemetry != nil {
 		errs = append(errs, r.telemetry.close())
 	}
-	return errors.Join(append(errs, closeAll(r.Devices), r.exporter.Close())...)
+	return errors.Join(append(errs, r.closeDevice(), r.exporter.Close())...)
 }
 
-// ReleaseDevices closes the devices, so that others can be opened. The run can then neither
+// ReleaseDevice closes the device, so that others can be opened. The run can then neither
 // train nor save.
-func (r *Run) ReleaseDevices() error {
-	err := closeAll(r.Devices)
-	r.Devices = nil
-	return err
-}
-
-// closeAll closes backends and joins their errors.
-func closeAll(devices []backend.Backend) error {
+func (r *Run) ReleaseDevice() error {
 	var errs []error
-	for _, d := range devices {
-		errs = append(errs, d.Close())
+	for _, o := range append(r.others, r) {
+		errs = append(errs, o.closeDevice())
 	}
 	return errors.Join(errs...)
+}
+
+func (r *Run) closeDevice() (err error) {
+	if r.Device != nil {
+		err = r.Device.Close()
+	}
+	r.Device = nil
+	return err
 }

@@ -53,26 +53,49 @@ func (s *saver) result(wait bool) (w saveResult, ok bool) {
 }
 
 // copyState waits for the previous checkpoint and copies the state for the next one.
-func (r *Run) copyState(p *Progress) error {
+func (r *Run) copyState(ctx context.Context, p *Progress) error {
 	start := time.Now()
-	if err := r.collectSave(p, true); err != nil {
+	if err := r.collectSave(ctx, p, true); err != nil {
 		return err
 	}
 	waited := time.Now()
-	if err := r.Trainer.Snapshot(&r.saver.copied, r.version, r.Devices[0].Spec().Name()); err != nil {
+	if err := r.Trainer.Snapshot(&r.saver.copied, r.version, r.Device.Spec().Name()); err != nil {
 		return err
 	}
 	p.SaveWait, p.SaveCopy = waited.Sub(start), time.Since(waited)
 	return nil
 }
 
-// startSaving starts to write the copy of copyState.
-func (r *Run) startSaving() {
-	step, choices := r.Trainer.StepsDone(), r.choices()
+// startSaving starts to write the copy of copyState. The checkpoint of a run with one rank is
+// whole; several ranks write a shard each. If synced, the records of the checkpoint's steps
+// reach the disk first.
+func (r *Run) startSaving(ctx context.Context, synced bool) error {
+	step, choices, start := r.Trainer.StepsDone(), r.choices(), time.Now()
+	if r.group != nil {
+		return r.startShards(ctx, step, choices, synced)
+	}
+	r.publishing(step, synced, func() (string, error) {
+		return r.write(step, choices, start, func() (string, error) {
+			return checkpoint.Save(r.folder.checkpoints(), step, r.saver.copied.Contents())
+		})
+	})
+	return nil
+}
+
+// publishing runs write in a goroutine, and saver.result returns its result. If synced, the
+// records reach the disk first: they must hold every step that the checkpoint includes.
+func (r *Run) publishing(step int, synced bool, write func() (path string, err error)) {
 	done := make(chan saveResult, 1)
 	r.saver.writing = done
 	go func() {
-		path, err := r.save(step, choices)
+		var path string
+		err := r.folder.checkInPlace()
+		if err == nil && synced {
+			err = r.records.flush()
+		}
+		if err == nil {
+			path, err = write()
+		}
 		if err != nil {
 			err = fmt.Errorf("writing the checkpoint of step %d: %w", step, err)
 		}
@@ -82,7 +105,12 @@ func (r *Run) startSaving() {
 
 // collectSave records the result of a checkpoint, see result. checkpoint.on_error decides
 // whether an error stops the run.
-func (r *Run) collectSave(p *Progress, wait bool) error {
+func (r *Run) collectSave(ctx context.Context, p *Progress, wait bool) error {
+	if wait {
+		if err := r.gatherShards(ctx); err != nil {
+			return err
+		}
+	}
 	w, ok := r.saver.result(wait)
 	if !ok {
 		return nil
@@ -96,6 +124,24 @@ func (r *Run) collectSave(p *Progress, wait bool) error {
 	return w.err
 }
 
+// lastSave waits for the checkpoint being written.
+func (r *Run) lastSave(ctx context.Context) (saveResult, error) {
+	if err := r.gatherShards(ctx); err != nil {
+		return saveResult{}, err
+	}
+	w, _ := r.saver.result(true)
+	return w, w.err
+}
+
+// abandonSave waits for the writing of this process after an error. A checkpoint whose shards
+// the ranks have not all written is given up.
+func (r *Run) abandonSave() error {
+	r.shards.discard()
+	r.shards = nil
+	w, _ := r.saver.result(true)
+	return w.err
+}
+
 // rescue writes a checkpoint after the records of a step could not be written: the state in
 // memory is intact, and the run would otherwise lose the steps since the last checkpoint. A
 // resumed run reports which lines of the records are lost.
@@ -106,47 +152,31 @@ func (r *Run) rescue(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.copyState(&Progress{}); err != nil {
+	if err := r.copyState(ctx, &Progress{}); err != nil {
 		return err
 	}
-	step := r.Trainer.StepsDone()
-	if err := r.folder.checkInPlace(); err != nil {
+	if err := r.startSaving(ctx, false); err != nil {
 		return err
 	}
-	if _, err := r.write(step, r.choices(), time.Now()); err != nil {
-		return fmt.Errorf("writing the checkpoint of step %d: %w", step, err)
-	}
-	return nil
+	_, err := r.lastSave(ctx)
+	return err
 }
 
 // choices returns the algorithms that the device chose by timing; nil if it does not choose.
 func (r *Run) choices() []byte {
-	if c, ok := r.Devices[0].(backend.Chooser); ok {
+	if c, ok := r.Device.(backend.Chooser); ok {
 		return c.Choices()
 	}
 	return nil
 }
 
-// save syncs the records and writes a checkpoint.
-func (r *Run) save(step int, choices []byte) (path string, err error) {
-	start := time.Now()
-	if err := r.folder.checkInPlace(); err != nil {
-		return "", err
-	}
-	// The records must hold every step that the checkpoint includes.
-	if err := r.records.flush(); err != nil {
-		return "", err
-	}
-	return r.write(step, choices, start)
-}
-
-// write writes a checkpoint and deletes those that retention drops. start is the beginning
-// of the logged duration.
-func (r *Run) write(step int, choices []byte, start time.Time) (path string, err error) {
+// write writes a checkpoint by save, and deletes those that retention drops. start is the
+// beginning of the logged duration.
+func (r *Run) write(step int, choices []byte, start time.Time, save func() (string, error)) (path string, err error) {
 	if err := r.folder.recordChoices(choices); err != nil {
 		return "", err
 	}
-	if path, err = checkpoint.Save(r.folder.checkpoints(), step, r.saver.copied.Contents()); err != nil {
+	if path, err = save(); err != nil {
 		return "", err
 	}
 	r.records.log.Info("checkpoint", "step", step, "path", path, "write_s", time.Since(start).Seconds())

@@ -1,7 +1,7 @@
 package run
 
 import (
-	"errors"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -19,47 +19,44 @@ const (
 	lastReadTimeout = 2 * time.Second
 )
 
-// telemetry reads the sensors of a run's devices every second while it trains. It reads in a
+// telemetry reads the sensors of a rank's device every second while it trains. It reads in a
 // goroutine, because a reading may take longer than a step. Devices without sensors, or with
 // failing ones, train all the same.
 type telemetry struct {
-	sensors []backend.Sensors // by device; nil for a device without sensors
-	meters  []energyMeter
+	sensors backend.Sensors // nil for a device without sensors
+	meter   energyMeter
 	latest  atomic.Pointer[snapshot]
 	failed  bool
 	trouble chan error    // the first failure, until failure returns it
 	stop    chan struct{} // closed to end the goroutine; nil without one
 	done    chan struct{} // closed when the goroutine has ended
 	hung    bool          // the goroutine has not ended in time
+
+	ranks []backend.Reading // of all ranks, as they told each other; nil if none has any
 }
 
 type snapshot struct {
-	at       time.Time
-	readings []backend.Reading // by device; nil if none answered
+	at      time.Time
+	reading *backend.Reading // nil if the device did not answer
 }
 
-// openTelemetry opens the sensors of all devices that have some.
-func openTelemetry(devices []backend.Backend) *telemetry {
-	t := &telemetry{
-		sensors: make([]backend.Sensors, len(devices)), meters: make([]energyMeter, len(devices)),
-		trouble: make(chan error, 1),
-	}
-	for i, d := range devices {
-		if d, ok := d.(backend.Sensed); ok {
-			s, err := d.Sensors()
-			if err != nil {
-				t.fail(err)
-				continue
-			}
-			t.sensors[i] = s
+// openTelemetry opens the sensors of a device that has some.
+func openTelemetry(device backend.Backend) *telemetry {
+	t := &telemetry{trouble: make(chan error, 1)}
+	if d, ok := device.(backend.Sensed); ok {
+		s, err := d.Sensors()
+		if err != nil {
+			t.fail(err)
+			return t
 		}
+		t.sensors = s
 	}
 	return t
 }
 
 // begin reads the sensors now, and then every second until end.
 func (t *telemetry) begin() {
-	if !slices.ContainsFunc(t.sensors, func(s backend.Sensors) bool { return s != nil }) {
+	if t.sensors == nil {
 		return
 	}
 	t.read()
@@ -96,26 +93,16 @@ func (t *telemetry) end() {
 	}
 }
 
-// read reads the sensors of all devices. One goroutine at a time may call it.
+// read reads the sensors. One goroutine at a time may call it.
 func (t *telemetry) read() {
-	readings := make([]backend.Reading, len(t.sensors))
-	answered := false
-	for i, s := range t.sensors {
-		if s == nil {
-			continue
-		}
-		r, err := s.Read()
-		if err != nil {
-			t.fail(err)
-		}
-		answered = answered || err == nil
-		t.meters[i].add(time.Now(), &r)
-		readings[i] = r
+	r, err := t.sensors.Read()
+	if err != nil {
+		t.fail(err)
+		t.latest.Store(&snapshot{time.Now(), nil})
+		return
 	}
-	if !answered {
-		readings = nil
-	}
-	t.latest.Store(&snapshot{time.Now(), readings})
+	t.meter.add(time.Now(), &r)
+	t.latest.Store(&snapshot{time.Now(), &r})
 }
 
 // fail records the first failure and drops later ones.
@@ -126,10 +113,41 @@ func (t *telemetry) fail(err error) {
 	}
 }
 
-// now returns the latest reading of each device; nil if there is none.
-func (t *telemetry) now() []backend.Reading {
+// now returns the latest reading; nil if there is none.
+func (t *telemetry) now() *backend.Reading {
 	if s := t.latest.Load(); s != nil && time.Since(s.at) <= stale {
-		return s.readings
+		return s.reading
+	}
+	return nil
+}
+
+// message returns the latest reading for the other ranks; nothing if there is none.
+func (t *telemetry) message() []byte {
+	r := t.now()
+	if r == nil {
+		return nil
+	}
+	text, err := json.Marshal(r)
+	if err != nil { // a value that is not finite
+		return nil
+	}
+	return text
+}
+
+// receive takes the messages of all ranks.
+func (t *telemetry) receive(messages [][]byte) error {
+	t.ranks = nil
+	if !slices.ContainsFunc(messages, func(m []byte) bool { return len(m) > 0 }) {
+		return nil
+	}
+	t.ranks = make([]backend.Reading, len(messages))
+	for rank, m := range messages {
+		if len(m) == 0 {
+			continue
+		}
+		if err := json.Unmarshal(m, &t.ranks[rank]); err != nil {
+			return fmt.Errorf("the sensors of rank %d: %w", rank, err)
+		}
 	}
 	return nil
 }
@@ -144,14 +162,19 @@ func (t *telemetry) failure() error {
 	}
 }
 
-// energy returns the energy of all devices between begin and the latest reading; ok says
-// that it is known for each of them.
-func (t *telemetry) energy() (e Energy, ok bool) {
+// energy returns the energy of a device between begin and the latest reading, or of the devices
+// of all ranks; ok says that it is known for each of them.
+func (t *telemetry) energy(rank int) (e Energy, ok bool) {
 	s := t.latest.Load()
-	if s == nil || s.readings == nil || t.hung {
+	if s == nil || s.reading == nil || t.hung {
 		return Energy{}, false
 	}
-	for _, r := range s.readings {
+	all := []backend.Reading{*s.reading}
+	if t.ranks != nil {
+		all = slices.Clone(t.ranks)
+		all[rank] = *s.reading
+	}
+	for _, r := range all {
 		if r.Energy == nil {
 			return Energy{}, false
 		}
@@ -167,13 +190,10 @@ func (t *telemetry) close() error {
 	if t.hung {
 		return nil
 	}
-	var errs []error
-	for _, s := range t.sensors {
-		if s != nil {
-			errs = append(errs, s.Close())
-		}
+	if t.sensors == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	return t.sensors.Close()
 }
 
 // Energy is the energy of devices.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -202,19 +203,56 @@ func refuse(known []*greeting, g *greeting) *Lost {
 	case known[g.Rank] != nil:
 		lost.Cause = fmt.Sprintf("two processes say they are rank %d: %v, and %v", g.Rank, known[g.Rank], g)
 	default:
-		field := slices.IndexFunc(mine.Identity, func(f Field) bool { return !slices.Contains(g.Identity, f) })
-		if field < 0 {
+		if lost.Cause = mine.Identity.differs(g.Identity, mine.Host); lost.Cause == "" {
 			return nil
 		}
-		f, theirs := mine.Identity[field], "none"
-		for _, other := range g.Identity {
-			if other.Name == f.Name {
-				theirs = other.Value
-			}
-		}
-		lost.Cause = fmt.Sprintf("its %s differs: %s, rank 0 on %s has %s", f.Name, theirs, mine.Host, f.Value)
 	}
 	return lost
+}
+
+// differs returns how the identity of another rank differs from that of rank 0; nothing if it
+// does not.
+func (i Identity) differs(other Identity, host string) string {
+	for _, f := range i {
+		if slices.Contains(other, f) {
+			continue
+		}
+		theirs := "none"
+		for _, o := range other {
+			if o.Name == f.Name {
+				theirs = o.Value
+			}
+		}
+		if host != "" {
+			host = " on " + host
+		}
+		return fmt.Sprintf("its %s differs: %s, rank 0%s has %s", f.Name, theirs, host, f.Value)
+	}
+	return ""
+}
+
+// Compare ends the group unless all ranks have the same identity.
+func (g *Group) Compare(ctx context.Context, i Identity) error {
+	mine, err := json.Marshal(i)
+	if err != nil {
+		return err
+	}
+	all, err := g.Exchange(ctx, "the comparison of the ranks", mine)
+	if err != nil {
+		return err
+	}
+	list := make([]Identity, len(all))
+	for rank := range all {
+		if err := json.Unmarshal(all[rank], &list[rank]); err != nil {
+			return err
+		}
+	}
+	for rank, other := range list {
+		if text := list[0].differs(other, ""); text != "" {
+			return &Lost{Rank: rank, Cause: text, Code: CodeInput}
+		}
+	}
+	return nil
 }
 
 // absent returns the error of ranks that did not join in time.

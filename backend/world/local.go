@@ -36,6 +36,9 @@ type shared struct {
 	value any
 }
 
+// InProcess reports whether all ranks are in this process.
+func (g *Group) InProcess() bool { return g == nil || g.shared != nil }
+
 // Shared returns a value that all ranks have in common if they are in one process: the first
 // call makes it. It returns nil if the ranks are processes.
 func (g *Group) Shared(make func() any) any {

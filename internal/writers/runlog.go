@@ -24,6 +24,9 @@ func OpenRunLog(path string) (*RunLog, error) {
 	return &RunLog{slog.New(h), f}, nil
 }
 
+// NoRunLog returns a log that drops all records.
+func NoRunLog() *RunLog { return &RunLog{slog.New(slog.DiscardHandler), nil} }
+
 // Close closes the file.
 func (l *RunLog) Close() error { return l.file.Close() }
 
