@@ -51,36 +51,15 @@ func (c *copied) End(dst []byte) error {
 
 // newFetching starts a run on devices that the trainer takes for asynchronous. first
 // returns the current device of rank 0.
-func newFetching(t *testing.T, c Config) (tr *Trainer, first func() *fetching) {
+func newFetching(t *testing.T, c Config) (tr *team, first func() *fetching) {
 	t.Helper()
-	j, err := NewJob(c, specOf(t, "emu"))
-	require.NoError(t, err)
-	var devices []backend.Backend
-	open := func() ([]backend.Backend, error) {
-		var err error
-		devices, err = backend.Open("emu", backend.Options{Threads: 1, Ranks: c.Train.Ranks})
-		for i, d := range devices {
-			devices[i] = &fetching{Backend: d}
-		}
-		return devices, err
-	}
-	closeAll := func() {
-		for _, d := range devices {
-			require.NoError(t, d.Close())
-		}
-	}
-	_, err = open()
-	require.NoError(t, err)
-	t.Cleanup(closeAll)
-	tr, err = NewTrainer(j, testCorpus(), devices)
-	require.NoError(t, err)
-	tr.Reopen = func() ([]backend.Backend, error) { closeAll(); return open() }
+	tr = newTeam(t, func() (*Job, error) { return NewJob(c, specOf(t, "emu")) }, 1, func(b backend.Backend) backend.Backend { return &fetching{Backend: b} })
 	require.NoError(t, tr.Init(t.Context()))
-	return tr, func() *fetching { return devices[0].(*fetching) }
+	return tr, func() *fetching { return tr.device.Backend.(*fetching) }
 }
 
 // stepsAhead is steps with NextAhead for all steps but the last.
-func stepsAhead(t *testing.T, tr *Trainer, n int) (list []StepResult) {
+func stepsAhead(t *testing.T, tr *team, n int) (list []StepResult) {
 	t.Helper()
 	for i := range n {
 		next := tr.NextAhead
@@ -127,13 +106,13 @@ func TestStepsAheadDoNotAllocate(t *testing.T) {
 	tr, first := newFetching(t, small(t, "fp8-smooth"))
 	stepsAhead(t, tr, 3)
 	first().log = make([]byte, 0, 100)
-	require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = tr.NextAhead(context.Background()) }))
+	require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = tr.Trainer.NextAhead(context.Background()) }))
 }
 
 // On a synchronous device such as emu, NextAhead issues no step ahead.
 func TestNoStepAheadOnSynchronousDevices(t *testing.T) {
 	tr := newTrainer(t, small(t, "bf16"), 1, false)
-	_, err := tr.NextAhead(t.Context())
+	_, err := tr.Trainer.NextAhead(t.Context())
 	require.NoError(t, err)
 	require.False(t, tr.UnderWay())
 }
@@ -145,13 +124,13 @@ func TestSkippedStepsAhead(t *testing.T) {
 	for limit := 1; limit <= 3; limit++ {
 		c := small(t, "fp8-smooth")
 		c.Train.OnNonfinite = limit
-		corrupt := func(tr *Trainer) {
+		corrupt := func(tr *team) {
 			gain := tr.Vars.Lookup("model.layers.1.post_attention_layernorm.weight")
 			raw, err := tr.read(gain)
 			require.NoError(t, err)
 			require.NoError(t, tr.write(gain, append(fp8.AppendFloats(nil, float32(math.NaN())), raw[4:]...)))
 		}
-		run := func(tr *Trainer, next func(context.Context) (StepResult, error)) (list []StepResult, err error) {
+		run := func(tr *team, next func(context.Context) (StepResult, error)) (list []StepResult, err error) {
 			for err == nil {
 				var res StepResult
 				res, err = next(t.Context())
@@ -175,7 +154,7 @@ func TestSkippedStepsAhead(t *testing.T) {
 		require.EqualError(t, err, wantErr.Error())
 		require.Equal(t, want, got)
 		require.Equal(t, map[int]string{1: "be", 2: "bbee", 3: "bbebee"}[limit], string(first().log))
-		require.Equal(t, plain.ranks[0].loader.Position(), tr.ranks[0].loader.Position())
+		require.Equal(t, plain.ranks[0].device.loader.Position(), tr.ranks[0].device.loader.Position())
 		require.Equal(t, persistent(t, plain), persistent(t, tr))
 	}
 }
@@ -252,5 +231,5 @@ func TestStateWithAStepInFlight(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, tr.Init(t.Context()))
 	require.False(t, tr.UnderWay())
-	require.Zero(t, tr.ranks[0].loader.Position())
+	require.Zero(t, tr.ranks[0].device.loader.Position())
 }

@@ -178,7 +178,7 @@ func TestResumeOnAnotherDevice(t *testing.T) {
 
 // scalesFollow requires of a tensor with two copies that the scale of each follows from
 // the history and the limit of its format.
-func scalesFollow(t *testing.T, tr *Trainer) {
+func scalesFollow(t *testing.T, tr *team) {
 	t.Helper()
 	all := unpacked(t, tr)
 	for format, limit := range map[string]float64{"e4m3ieee": 240, "e5m2": 57344} {

@@ -13,11 +13,11 @@ import (
 )
 
 // setLossScale writes the loss scale and the number of updates since it changed.
-func setLossScale(t *testing.T, tr *Trainer, scale float32, good uint32) {
+func setLossScale(t *testing.T, tr *team, scale float32, good uint32) {
 	t.Helper()
 	for _, r := range tr.ranks {
-		require.NoError(t, r.backend.Write(tr.LossScale, fp8.AppendFloats(nil, scale)))
-		require.NoError(t, r.backend.Write(tr.optimizer.GoodSteps, binary.LittleEndian.AppendUint32(nil, good)))
+		require.NoError(t, r.device.Write(tr.LossScale, fp8.AppendFloats(nil, scale)))
+		require.NoError(t, r.device.Write(tr.optimizer.GoodSteps, binary.LittleEndian.AppendUint32(nil, good)))
 	}
 }
 
@@ -97,12 +97,8 @@ func TestLossScaleGrowsAndBacksOff(t *testing.T) {
 func TestInjectedOverflow(t *testing.T) {
 	j, err := NewJob(small(t, "fp16"), specOf(t, "emu"))
 	require.NoError(t, err)
-	devices, err := backend.Open("emu", backend.Options{Threads: 1})
-	require.NoError(t, err)
-	defer devices[0].Close()
-	d := &corrupting{Backend: devices[0]}
-	tr, err := NewTrainer(j, testCorpus(), []backend.Backend{d})
-	require.NoError(t, err)
+	d := &corrupting{}
+	tr := newTeam(t, func() (*Job, error) { return j, nil }, 1, d.wrap)
 	require.NoError(t, tr.Init(t.Context()))
 	steps(t, tr, 1)
 	d.corrupt = func(n *backend.Node, m backend.Memory) error {

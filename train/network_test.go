@@ -84,7 +84,7 @@ func TestOwnNetwork(t *testing.T) {
 	c.Network = newOwn
 	c.Train.Steps, c.Train.Accumulate, c.Train.HealthEvery = 30, 2, 10
 	c.Precision.Schedule = []RecipeChange{{Step: 5, Recipe: "fp8-delayed"}}
-	run := func(c Config) (*Trainer, []StepResult) {
+	run := func(c Config) (*team, []StepResult) {
 		tr := newTrainer(t, c, c.Train.Ranks, false)
 		require.NoError(t, tr.Init(t.Context()))
 		return tr, steps(t, tr, c.Train.Steps)

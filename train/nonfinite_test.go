@@ -24,6 +24,12 @@ type corrupting struct {
 	corrupt backend.Observer
 }
 
+// wrap makes d the device of a team.
+func (d *corrupting) wrap(b backend.Backend) backend.Backend {
+	d.Backend = b
+	return d
+}
+
 func (d *corrupting) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	list, err := d.Backend.Load(programs...)
 	for i, x := range list {
@@ -209,15 +215,11 @@ func findCorrupted(t *testing.T, c Config, update bool, i, k, elems int) *backen
 }
 
 // corruptible returns a trainer after one step, and its device.
-func corruptible(t *testing.T, c Config) (*Trainer, *corrupting) {
+func corruptible(t *testing.T, c Config) (*team, *corrupting) {
 	j, err := NewJob(c, specOf(t, "emu"))
 	require.NoError(t, err)
-	devices, err := backend.Open("emu", backend.Options{Threads: 1})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, devices[0].Close()) })
-	d := &corrupting{Backend: devices[0]}
-	tr, err := NewTrainer(j, testCorpus(), []backend.Backend{d})
-	require.NoError(t, err)
+	d := &corrupting{}
+	tr := newTeam(t, func() (*Job, error) { return j, nil }, 1, d.wrap)
 	require.NoError(t, tr.Init(t.Context()))
 	steps(t, tr, 1)
 	return tr, d

@@ -65,7 +65,7 @@ func (m matrix64) at(i, j int, transposed bool) float64 {
 	return m.x[i*m.cols+j]
 }
 
-func newProof(t *testing.T, tr *Trainer) *proof {
+func newProof(t *testing.T, tr *team) *proof {
 	p := &proof{t: t, wide: map[*backend.Tensor]matrix64{}, last: map[*backend.Tensor][]float64{}}
 	r := tr.ranks[0]
 	var programs []*backend.Program
@@ -74,7 +74,7 @@ func newProof(t *testing.T, tr *Trainer) *proof {
 		require.NoError(t, err)
 		programs = append(programs, q)
 	}
-	loaded, err := r.backend.Load(programs...)
+	loaded, err := r.device.Load(programs...)
 	require.NoError(t, err)
 	for _, x := range loaded {
 		require.NoError(t, x.RunObserved(context.Background(), func(n *backend.Node, m backend.Memory) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/data"
 	"octet/fp8"
 	"octet/recipe"
@@ -32,7 +33,7 @@ func (e expiring) Err() error {
 func expireAfter(n int) context.Context { return expiring{context.Background(), &n} }
 
 // persistent returns the bytes of all parameters and state, sharded tensors in full.
-func persistent(t *testing.T, tr *Trainer) map[string][]byte {
+func persistent(t *testing.T, tr *team) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
 	for x := range tr.Vars.All() {
@@ -57,10 +58,10 @@ func TestCancelledStepsAreRepeated(t *testing.T) {
 	for cut := range first {
 		tr := newTrainer(t, c, 2, false)
 		cancelled := func(n int) {
-			before := tr.ranks[0].loader.Position()
+			before := tr.ranks[0].device.loader.Position()
 			_, err := tr.Next(expireAfter(n))
 			require.ErrorIs(t, err, context.Canceled, "cut %d", n)
-			require.Equal(t, before, tr.ranks[0].loader.Position(), "cut %d", n)
+			require.Equal(t, before, tr.ranks[0].device.loader.Position(), "cut %d", n)
 		}
 		cancelled(cut)
 		require.Equal(t, want[:1], steps(t, tr, 1), "cut %d", cut)
@@ -140,15 +141,16 @@ func TestSearchStartsAtTheFirstMicroBatch(t *testing.T) {
 	for i := range text {
 		text[i] = byte(i / 40) // few distinct tokens in each window, different from window to window
 	}
-	devices, err := backend.Open("emu", backend.Options{Threads: 2})
+	d, err := backend.Open("emu", backend.Options{Threads: 2})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, devices[0].Close()) })
-	tr, err := NewTrainer(j, &data.Corpus{Train: text}, devices)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	one, err := NewTrainer(j, &data.Corpus{Train: text}, d, nil)
 	require.NoError(t, err)
+	tr := &team{one, []*Trainer{one}, []*world.Group{nil}}
 	require.NoError(t, tr.Init(t.Context()))
 	steps(t, tr, 1)
 
-	loader := tr.ranks[0].loader
+	loader := tr.ranks[0].device.loader
 	start := loader.Position()
 	var batches [2][]int32
 	for i := range batches {

@@ -82,7 +82,7 @@ func (t *Trainer) localFloats(from *backend.Tensor) ([]float32, error) {
 	return x, err
 }
 
-// wholeOf returns the full tensor of the ranks' parts. It is for small tensors, since the ranks
+// wholeOf returns the rows of the full tensor x of the ranks' parts, in any format. It is for small tensors, since the ranks
 // exchange them through rank 0.
 func (t *Trainer) wholeOf(ctx context.Context, x *backend.Tensor, part []byte) ([]byte, error) {
 	if _, sharded := t.sharded[x]; !sharded {
@@ -92,8 +92,7 @@ func (t *Trainer) wholeOf(ctx context.Context, x *backend.Tensor, part []byte) (
 	if err != nil {
 		return nil, err
 	}
-	rowBytes := int(x.Bytes()) / x.Shape[0]
-	return slices.Concat(parts...)[:t.sharded[x]*rowBytes], nil
+	return slices.Concat(parts...)[:t.sharded[x]*len(part)/x.Shape[0]], nil
 }
 
 // maxima returns the largest magnitudes over the ranks of each of x.

@@ -20,13 +20,12 @@ func shared(c Config, ranks int) Config {
 }
 
 // saved returns every tensor of a checkpoint: format, shape and bytes.
-func saved(t *testing.T, tr *Trainer) map[string]string {
+func saved(t *testing.T, tr *team) map[string]string {
 	t.Helper()
-	contents, err := tr.Contents("test", "emu")
-	require.NoError(t, err)
+	c := snapshot(t, tr)
 	all := map[string]string{}
-	for file, list := range map[string][]checkpoint.Tensor{"model": contents.Model, "optimizer": contents.Optimizer} {
-		for _, x := range list {
+	for file, list := range map[string]*checkpoint.Tensors{"model": c.Model, "optimizer": c.Optimizer} {
+		for _, x := range list.List() {
 			var b bytes.Buffer
 			require.NoError(t, x.Data(&b))
 			all[file+" "+x.Name] = fmt.Sprint(x.DType, x.Shape, b.Bytes())
@@ -169,7 +168,7 @@ func TestSharedStateChangesRecipe(t *testing.T) {
 		}
 	}
 	require.Equal(t, saved(t, all), saved(t, part))
-	for _, tr := range []*Trainer{all, part} {
+	for _, tr := range []*team{all, part} {
 		require.NoError(t, tr.Rewind(context.Background(), back))
 		steps(t, tr, 1)
 	}

@@ -129,10 +129,10 @@ func TestRewind(t *testing.T) {
 	state := snapshot(t, tr)
 	for n := range MaxRewinds {
 		steps(t, tr, 3)
-		position := tr.ranks[0].loader.Position()
+		position := tr.ranks[0].device.loader.Position()
 		require.NoError(t, tr.Rewind(t.Context(), state))
 		require.Equal(t, 2, tr.StepsDone())
-		require.Equal(t, position, tr.ranks[0].loader.Position())
+		require.Equal(t, position, tr.ranks[0].device.loader.Position())
 		s, err := ReadState(snapshot(t, tr))
 		require.NoError(t, err)
 		require.Equal(t, n+1, s.Rewinds)

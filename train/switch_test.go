@@ -26,7 +26,7 @@ func TestHostStateIsComplete(t *testing.T) {
 		next := newTrainer(t, c, 2, false)
 		require.NoError(t, next.loadHostState(t.Context(), state))
 		require.False(t, next.calibrated)
-		require.Equal(t, old.ranks[0].loader.Position(), next.ranks[0].loader.Position())
+		require.Equal(t, old.ranks[0].device.loader.Position(), next.ranks[0].device.loader.Position())
 
 		was, is := unpacked(t, old), unpacked(t, next)
 		require.Equal(t, len(was), len(is))
@@ -50,13 +50,13 @@ func TestHostStateIsComplete(t *testing.T) {
 }
 
 // unpacked returns the values of all parameters and state by name, scales not applied.
-func unpacked(t *testing.T, tr *Trainer) map[string][]float64 {
+func unpacked(t *testing.T, tr *team) map[string][]float64 {
 	t.Helper()
 	all := map[string][]float64{}
 	packed := map[*backend.Tensor]bool{}
 	for _, s := range tr.Model.Packed() {
 		packed[s] = true
-		x, err := tr.readFloats(s)
+		x, err := tr.localFloats(s)
 		require.NoError(t, err)
 		tr.Model.Unpack(s, x, func(name string, _ []int, part []float32) {
 			for _, v := range part {
@@ -92,7 +92,7 @@ func TestEncodeMoment(t *testing.T) {
 					m.Block.Rows = 1
 				}
 			}
-			codes, scaleInv := encodeMoment(m, x, false, true)
+			codes, scaleInv := encodeMoment(m, x, fp8.Amax(x), false, true)
 			require.Len(t, codes, int(m.Bytes()))
 			if m.Scale != nil {
 				rows, cols := m.Block.ScaleShape(3, 40)
@@ -124,8 +124,8 @@ func TestEncodeMoment(t *testing.T) {
 	}
 	m := &backend.Tensor{Name: "v", DType: fp8.E4M3, Shape: []int{1, 4}, LD: 4, Scale: &backend.Tensor{}}
 	small := []float32{1, 1e-9, 0, -1e-9}
-	with, _ := encodeMoment(m, small, false, true)
-	without, _ := encodeMoment(m, small, false, false)
+	with, _ := encodeMoment(m, small, fp8.Amax(small), false, true)
+	without, _ := encodeMoment(m, small, fp8.Amax(small), false, false)
 	require.Equal(t, []byte{0x7e, 1, 0, 0x80}, with)
 	require.Equal(t, []byte{0x7e, 0, 0, 0x80}, without)
 }
@@ -145,7 +145,7 @@ func TestScheduleChangesTheRecipe(t *testing.T) {
 		require.Equal(t, way[0], tr.Recipe.Name)
 		updates, err := tr.read(tr.Step)
 		require.NoError(t, err)
-		position := tr.ranks[0].loader.Position()
+		position := tr.ranks[0].device.loader.Position()
 		weights := map[string][]float32{}
 		for _, p := range tr.Model.Params {
 			weights[p.Name], err = tr.readMaster(p)
@@ -164,7 +164,7 @@ func TestScheduleChangesTheRecipe(t *testing.T) {
 		got, err := tr.read(tr.Step)
 		require.NoError(t, err)
 		require.Equal(t, updates, got)
-		require.Equal(t, position, tr.ranks[0].loader.Position())
+		require.Equal(t, position, tr.ranks[0].device.loader.Position())
 		for _, p := range tr.Model.Params {
 			x, err := tr.readMaster(p)
 			require.NoError(t, err)
@@ -222,7 +222,7 @@ func TestRestoreAroundAChange(t *testing.T) {
 		s, err := ReadState(state)
 		require.NoError(t, err)
 		require.Equal(t, stopped.Recipe.Name, s.Recipe)
-		for _, tr := range []*Trainer{newTrainer(t, c, 2, false), uninterrupted} {
+		for _, tr := range []*team{newTrainer(t, c, 2, false), uninterrupted} {
 			require.NoError(t, tr.Restore(t.Context(), state))
 			require.Equal(t, s.Recipe, tr.Recipe.Name)
 			require.Equal(t, want[at:], steps(t, tr, n-at), at)
@@ -263,9 +263,9 @@ func TestFailedChangesAreRetried(t *testing.T) {
 		tr := newTrainer(t, c, 2, false)
 		steps(t, tr, 2)
 		reopen := tr.Reopen
-		tr.Reopen = func() ([]backend.Backend, error) {
-			list, err := reopen()
-			return []backend.Backend{&failing{list[0], writes, gone}}, err
+		tr.Reopen = func() (backend.Backend, error) {
+			d, err := reopen()
+			return &failing{d, writes, gone}, err
 		}
 		_, err := tr.Next(t.Context())
 		require.ErrorIs(t, err, gone, writes)
@@ -281,7 +281,7 @@ func TestFailedChangesAreRetried(t *testing.T) {
 	tr := newTrainer(t, c, 2, false)
 	steps(t, tr, 2)
 	reopen := tr.Reopen
-	tr.Reopen = func() ([]backend.Backend, error) { return nil, gone }
+	tr.Reopen = func() (backend.Backend, error) { return nil, gone }
 	_, err := tr.Next(t.Context())
 	require.ErrorIs(t, err, gone)
 	_, err = tr.Evaluate(t.Context())
@@ -295,7 +295,7 @@ func TestFailedChangesAreRetried(t *testing.T) {
 	early := newTrainer(t, c, 2, false)
 	steps(t, early, 1)
 	state := snapshot(t, early)
-	tr.Reopen = func() ([]backend.Backend, error) { return nil, gone }
+	tr.Reopen = func() (backend.Backend, error) { return nil, gone }
 	require.ErrorIs(t, tr.Restore(t.Context(), state), gone)
 	_, err = tr.Next(t.Context())
 	require.ErrorIs(t, err, errChangeFailed)
@@ -309,7 +309,7 @@ func TestFailedChangesAreRetried(t *testing.T) {
 	tr.Reopen = nil
 	steps(t, tr, 2)
 	_, err = tr.Next(t.Context())
-	require.ErrorContains(t, err, "the change to recipe fp8-smooth after step 2 needs newly opened devices: set Trainer.Reopen")
+	require.ErrorContains(t, err, "the change to recipe fp8-smooth after step 2 needs a newly opened device: set Trainer.Reopen")
 }
 
 // failing is a device whose writes fail after left of them.
@@ -373,12 +373,11 @@ func TestColdStart(t *testing.T) {
 			}
 			return nil
 		}
-		r := tr.ranks[0]
 		if !tr.Recipe.ColdStart {
 			require.NoError(t, tr.calibrate(t.Context()))
 			tr.calibrated = true
 		}
-		require.NoError(t, tr.microBatches(r, 0, func(x program) error { return x.RunObserved(t.Context(), record) }))
+		require.NoError(t, tr.microBatches(0, func(x program) error { return x.RunObserved(t.Context(), record) }))
 		require.NotEmpty(t, used)
 		return used
 	}

@@ -37,7 +37,7 @@ func testCorpus() *data.Corpus {
 }
 
 // newTrainer starts a run of a small model on emu.
-func newTrainer(t *testing.T, c Config, threads int, localAmax bool) *Trainer {
+func newTrainer(t *testing.T, c Config, threads int, localAmax bool) *team {
 	t.Helper()
 	return newTrainerFor(t, c, specOf(t, "emu"), threads, localAmax)
 }
@@ -45,37 +45,17 @@ func newTrainer(t *testing.T, c Config, threads int, localAmax bool) *Trainer {
 func TestShortText(t *testing.T) {
 	j, err := NewJob(small(t, "bf16"), specOf(t, "emu"))
 	require.NoError(t, err)
-	devices, err := backend.Open("emu", backend.Options{})
+	d, err := backend.Open("emu", backend.Options{})
 	require.NoError(t, err)
-	defer devices[0].Close()
-	_, err = NewTrainer(j, &data.Corpus{Train: data.Text(make([]byte, 32))}, devices)
+	defer d.Close()
+	_, err = NewTrainer(j, &data.Corpus{Train: data.Text(make([]byte, 32))}, d, nil)
 	require.ErrorContains(t, err, "32 tokens are too few for training")
 }
 
 // newTrainerFor runs programs for another device's spec on emu.
-func newTrainerFor(t *testing.T, c Config, spec backend.Spec, threads int, localAmax bool) *Trainer {
+func newTrainerFor(t *testing.T, c Config, spec backend.Spec, threads int, localAmax bool) *team {
 	t.Helper()
-	j, err := newJob(c, spec, localAmax)
-	require.NoError(t, err)
-	var devices []backend.Backend
-	open := func() ([]backend.Backend, error) {
-		devices, err = backend.Open("emu", backend.Options{Threads: threads, Ranks: j.Config.Train.Ranks})
-		return devices, err
-	}
-	closeDevices := func() {
-		for _, d := range devices {
-			require.NoError(t, d.Close())
-		}
-	}
-	_, err = open()
-	require.NoError(t, err)
-	t.Cleanup(closeDevices)
-	tr, err := NewTrainer(j, testCorpus(), devices)
-	require.NoError(t, err)
-	tr.Reopen = func() ([]backend.Backend, error) {
-		closeDevices()
-		return open()
-	}
+	tr := newTeam(t, func() (*Job, error) { return newJob(c, spec, localAmax) }, threads, nil)
 	require.NoError(t, tr.Init(context.Background()))
 	return tr
 }
@@ -99,14 +79,9 @@ func TestInitRestarts(t *testing.T) {
 // Without weights, steps, evaluations and checkpoints return errNoWeights.
 func TestOperationsNeedWeights(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-smooth"} {
-		j, err := NewJob(small(t, name), specOf(t, "emu"))
-		require.NoError(t, err)
-		devices, err := backend.Open("emu", backend.Options{Threads: 1})
-		require.NoError(t, err)
-		tr, err := NewTrainer(j, testCorpus(), devices)
-		require.NoError(t, err)
+		tr := newTeam(t, func() (*Job, error) { return NewJob(small(t, name), specOf(t, "emu")) }, 1, nil)
 		for range 2 {
-			_, err = tr.Next(t.Context())
+			_, err := tr.Next(t.Context())
 			require.ErrorIs(t, err, errNoWeights)
 			_, err = tr.NextAhead(t.Context())
 			require.ErrorIs(t, err, errNoWeights)
@@ -116,10 +91,9 @@ func TestOperationsNeedWeights(t *testing.T) {
 			require.ErrorIs(t, err, errNoWeights)
 		}
 		require.NoError(t, tr.Init(t.Context()))
-		_, err = tr.Evaluate(t.Context())
+		_, err := tr.Evaluate(t.Context())
 		require.NoError(t, err)
 		steps(t, tr, 1)
-		require.NoError(t, devices[0].Close())
 	}
 }
 
@@ -149,10 +123,10 @@ func TestFailedRestoreUnsetsWeights(t *testing.T) {
 func TestStepsDoNotAllocate(t *testing.T) {
 	tr := newTrainer(t, small(t, "fp8-smooth"), 2, false)
 	steps(t, tr, 2)
-	require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = tr.Next(context.Background()) }))
+	require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = tr.Trainer.Next(context.Background()) }))
 }
 
-func steps(t *testing.T, tr *Trainer, n int) []StepResult {
+func steps(t *testing.T, tr *team, n int) []StepResult {
 	t.Helper()
 	list := make([]StepResult, n)
 	for i := range list {
@@ -165,16 +139,16 @@ func steps(t *testing.T, tr *Trainer, n int) []StepResult {
 }
 
 // values returns a tensor of rank r as float64; scales are not applied.
-func values(t *testing.T, r *rank, x *backend.Tensor) []float64 {
+func values(t *testing.T, r *Trainer, x *backend.Tensor) []float64 {
 	t.Helper()
 	return decodeAll(x.DType, memory(t, r, x))
 }
 
 // memory returns the bytes of a tensor on rank r.
-func memory(t *testing.T, r *rank, x *backend.Tensor) []byte {
+func memory(t *testing.T, r *Trainer, x *backend.Tensor) []byte {
 	t.Helper()
 	raw := make([]byte, x.Bytes())
-	require.NoError(t, r.backend.Read(x, raw))
+	require.NoError(t, r.device.Read(r.Vars.Lookup(x.Name), raw))
 	return raw
 }
 
@@ -229,7 +203,7 @@ func TestThreadsDoNotMatter(t *testing.T) {
 const sumTolerance = 2e-6
 
 // gradients runs one step and returns all gradients and the loss.
-func gradients(t *testing.T, tr *Trainer) (loss float64, grads map[string][]float64) {
+func gradients(t *testing.T, tr *team) (loss float64, grads map[string][]float64) {
 	t.Helper()
 	loss = steps(t, tr, 1)[0].Loss
 	grads = map[string][]float64{}
@@ -252,7 +226,7 @@ func TestBatchesMayBeSplit(t *testing.T) {
 		steps(t, start, 1)
 		state := snapshot(t, start)
 
-		begin := func(c Config) *Trainer {
+		begin := func(c Config) *team {
 			tr := newTrainer(t, c, 2, false)
 			require.NoError(t, tr.Restore(context.Background(), state))
 			return tr
@@ -277,7 +251,7 @@ func TestBatchesMayBeSplit(t *testing.T) {
 	}
 }
 
-func requireRanksAgree(t *testing.T, tr *Trainer) {
+func requireRanksAgree(t *testing.T, tr *team) {
 	t.Helper()
 	for x := range tr.Vars.All() {
 		if x.Class != backend.Param && x.Class != backend.State {
@@ -300,18 +274,6 @@ func TestWithoutAmaxReductionScalesDiffer(t *testing.T) {
 	}
 	require.False(t, differ(false))
 	require.True(t, differ(true))
-}
-
-func snapshot(t *testing.T, tr *Trainer) *checkpoint.Checkpoint {
-	t.Helper()
-	contents, err := tr.Contents("test", "emu")
-	require.NoError(t, err)
-	path, err := checkpoint.Save(t.TempDir(), tr.StepsDone(), contents)
-	require.NoError(t, err)
-	c, err := checkpoint.Open(path)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	return c
 }
 
 func TestRestoreIsBitIdentical(t *testing.T) {
