@@ -60,12 +60,7 @@ func (s *Sharded) Partial() string { return s.partial }
 
 // Discard removes the hidden folder: the checkpoint is given up before [Sharded.Finish],
 // because a rank failed.
-func (s *Sharded) Discard() error {
-	if s == nil {
-		return nil
-	}
-	return disk.RemoveAll(s.partial)
-}
+func (s *Sharded) Discard() error { return disk.RemoveAll(s.partial) }
 
 // The tensors of a shard have one of these prefixes before their names.
 const (

@@ -30,12 +30,9 @@ var lates = sync.OnceValue(func() *late {
 	l := &late{}
 	d.Name, d.Priority = "emu-late", d.Priority-1
 	openSpiky := d.Open
-	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := openSpiky(device, o)
-		for i, b := range list {
-			list[i] = &lateDevice{Backend: b, late: l}
-		}
-		return list, err
+	d.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := openSpiky(device, o)
+		return &lateDevice{Backend: b, late: l}, err
 	}
 	backend.Register(d)
 	return l

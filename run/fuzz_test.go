@@ -60,10 +60,10 @@ func FuzzWeights(f *testing.F) {
 			return
 		}
 		defer func() { require.NoError(t, w.Close()) }()
-		devices, err := backend.Open("emu", backend.Options{Threads: 1})
+		d, err := backend.Open("emu", backend.Options{Threads: 1})
 		require.NoError(t, err)
-		defer func() { require.NoError(t, devices[0].Close()) }()
-		e, err := infer.NewEvaluator(t.Context(), w.Model, w.Recipe, w, devices[0], 1, 4, nil)
+		defer func() { require.NoError(t, d.Close()) }()
+		e, err := infer.NewEvaluator(t.Context(), w.Model, w.Recipe, w, d, 1, 4, nil)
 		if err == nil {
 			var loss float64
 			loss, err = e.Evaluate(t.Context(), stream, nil)

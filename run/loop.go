@@ -74,10 +74,15 @@ func (r *Run) train(ctx context.Context, report func(Progress)) error {
 	watch := startWatch()
 	defer watch.stop()
 	var first time.Duration // end of the first step
+	var err error
+	if r.agreed, err = r.agree(ctx, Progress{StepResult: train.StepResult{Step: r.Trainer.StepsDone()}}, nil); err != nil {
+		return r.withLastCheckpoint(err)
+	}
 	for r.Trainer.StepsDone() < r.Config.Train.Steps {
 		p, interrupted, err := r.step(ctx)
 		if err != nil {
-			err = errors.Join(err, r.abandonSave())
+			w, _ := r.saver.result(true)
+			err = errors.Join(err, w.err)
 			r.records.log.Error("stopped", "step", r.Trainer.StepsDone(), "error", err.Error())
 			return r.withLastCheckpoint(err)
 		}
@@ -118,7 +123,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	c := r.Config
 	steady := context.WithoutCancel(ctx) // a step is never interrupted
 	p.Steps = c.Train.Steps
-	if err := r.collectSave(ctx, &p, false); err != nil {
+	if err := r.collectSave(&p, false); err != nil {
 		return p, false, err
 	}
 	phase, due, measure := r.Trainer.Phase, r.due(r.Trainer.StepsDone()+1), r.agreed.measure
@@ -167,7 +172,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 		}
 	}
 	if due.checkpoint {
-		err = r.copyState(steady, &p)
+		err = r.copyState(&p)
 	}
 	if err == nil {
 		err = r.endStep(ctx, &p)
@@ -182,7 +187,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	}
 	save := due.checkpoint || interrupted || p.Requested
 	if save && !due.checkpoint {
-		err = r.copyState(steady, &p)
+		err = r.copyState(&p)
 	}
 	if err == nil {
 		p.Profile, err = r.profileAfter(p.Step, interrupted)
@@ -197,9 +202,9 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 		r.records.log.Info("checkpoint requested", "step", p.Step)
 	}
 	if p.Step == p.Steps || interrupted { // no later step tries again, whatever checkpoint.on_error says
-		w, err := r.lastSave(steady)
+		w, _ := r.saver.result(true)
 		p.Checkpoint = w.path
-		return p, interrupted, err
+		return p, interrupted, w.err
 	}
 	return p, interrupted, nil
 }
@@ -208,14 +213,8 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 // an error if the records of a rank could not be written.
 func (r *Run) endStep(ctx context.Context, p *Progress) (err error) {
 	recordErr := r.record(*p)
-	var written bool
-	if r.agreed, written, err = r.agree(ctx, *p, recordErr); err != nil {
+	if r.agreed, err = r.agree(ctx, *p, recordErr); err != nil {
 		return errors.Join(recordErr, err)
-	}
-	if written {
-		if err := r.gatherShards(ctx); err != nil {
-			return err
-		}
 	}
 	if !r.agreed.rescue {
 		return nil

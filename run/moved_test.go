@@ -28,12 +28,9 @@ func TestMoved(t *testing.T) {
 	require.NoError(t, err)
 	emu.Name, emu.Priority = "emu-elsewhere", emu.Priority-1
 	openEmu := emu.Open
-	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := openEmu(device, o)
-		for i, b := range list {
-			list[i] = otherKernels{b}
-		}
-		return list, err
+	emu.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := openEmu(device, o)
+		return otherKernels{b}, err
 	}
 	t.Cleanup(backend.Register(emu))
 
@@ -49,9 +46,10 @@ func TestMoved(t *testing.T) {
 		r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: exists(dir), Backend: name, Threads: 1})
 		require.NoError(t, err)
 		require.NoError(t, r.Train(t.Context(), func(Progress) {}))
+		kernels = r.Device.Spec().Arithmetic
 		require.NoError(t, r.Close())
 		c.Train.Steps++
-		return r.Moved, r.Devices[0].Spec().Arithmetic
+		return r.Moved, kernels
 	}
 	moved, kernels := start("emu")
 	require.Empty(t, moved)

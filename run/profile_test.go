@@ -5,11 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/train"
 )
 
@@ -27,12 +30,9 @@ func TestAProfileHidesNothing(t *testing.T) {
 	require.NoError(t, err)
 	openEmu := d.Open
 	d.Name, d.Priority = "emu-choosing", -1
-	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := openEmu(device, o)
-		for i, b := range list {
-			list[i] = choosing{b}
-		}
-		return list, err
+	d.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := openEmu(device, o)
+		return choosing{b}, err
 	}
 	t.Cleanup(backend.Register(d))
 	c := tinyConfig(t)
@@ -74,7 +74,7 @@ func TestUsageOfDevices(t *testing.T) {
 		{metered{}, false, backend.Usage{}},
 		{unreadable{}, false, backend.Usage{}},
 	} {
-		r := Run{Devices: []backend.Backend{test.device, choosing{}}}
+		r := Run{Device: test.device}
 		usage, known := r.Usage()
 		require.Equal(t, test.known, known, "%T", test.device)
 		require.Equal(t, test.want, usage, "%T", test.device)
@@ -96,17 +96,23 @@ func (d metered) Bytes() float64       { return 0 }
 // separate devices add up.
 func TestPeakOfRanks(t *testing.T) {
 	processors := min(runtime.GOMAXPROCS(0), runtime.NumCPU())
-	ranks := func(n, threads int) (list []backend.Backend) {
-		for range n {
-			list = append(list, metered{threads: threads})
-		}
-		return list
+	peak := func(ranks int, device backend.Backend) (sum float64) {
+		var mu sync.Mutex
+		require.NoError(t, world.Each(world.Local(ranks, time.Minute), func(g *world.Group) error {
+			r := Run{group: g, Device: device}
+			mine := r.peakFLOPs(t.Context(), 1)
+			mu.Lock()
+			defer mu.Unlock()
+			sum = max(sum, mine)
+			return nil
+		}))
+		return sum
 	}
 	machine := 8 * float64(processors)
-	require.InEpsilon(t, machine, peakFLOPs(ranks(1, processors), 1), 1e-12)
-	require.InEpsilon(t, machine, peakFLOPs(ranks(4*processors, 1), 1), 1e-12)
-	require.InEpsilon(t, machine, peakFLOPs(ranks(3, processors), 1), 1e-12)
-	require.InEpsilon(t, 8.0, peakFLOPs(ranks(1, 1), 1), 1e-12)
-	require.InEpsilon(t, 8.0*64, peakFLOPs(ranks(64, 0), 1), 1e-12)
-	require.Zero(t, peakFLOPs([]backend.Backend{metered{threads: 1}, struct{ backend.Backend }{}}, 1))
+	require.InEpsilon(t, machine, peak(1, metered{threads: processors}), 1e-12)
+	require.InEpsilon(t, machine, peak(4*processors, metered{threads: 1}), 1e-12)
+	require.InEpsilon(t, machine, peak(3, metered{threads: processors}), 1e-12)
+	require.InEpsilon(t, 8.0, peak(1, metered{threads: 1}), 1e-12)
+	require.InEpsilon(t, 8.0*64, peak(64, metered{}), 1e-12)
+	require.Zero(t, peak(2, struct{ backend.Backend }{}))
 }

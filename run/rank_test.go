@@ -29,12 +29,12 @@ var frailty = sync.OnceValue(func() *frail {
 	f := &frail{}
 	d.Name, d.Priority = "emu-frail", d.Priority-1
 	openEmu := d.Open
-	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := openEmu(device, o)
-		if len(list) > 1 {
-			list[1] = &frailDevice{list[1], f}
+	d.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := openEmu(device, o)
+		if o.Group.Rank() == 1 {
+			b = &frailDevice{b, f}
 		}
-		return list, err
+		return b, err
 	}
 	backend.Register(d)
 	return f

@@ -192,45 +192,41 @@ type agreement struct {
 	rescue  bool // the records of a step could not be written
 }
 
-// Bits of an agreement, as the ranks send it. bitWritten says that the rank has written its
-// shard of a checkpoint; it counts if all ranks set it.
+// Bits of an agreement, as the ranks send it.
 const (
 	bitStop = 1 << iota
 	bitSave
 	bitMeasure
 	bitRescue
-	bitWritten
 )
 
 // agree tells the other ranks what this one knows, and returns what follows for all of them.
 // The ranks also compare their losses.
-func (r *Run) agree(ctx context.Context, p Progress, recordErr error) (a agreement, written bool, err error) {
+func (r *Run) agree(ctx context.Context, p Progress, recordErr error) (a agreement, err error) {
 	mine := agreement{
 		stop: ctx.Err() != nil, save: len(r.requests) > 0, rescue: recordErr != nil,
 		measure: r.rank() == 0 && r.utilization.ends(p.Step+1 == r.Config.Train.Steps),
 	}
 	if r.group == nil {
-		return mine, false, nil
+		return mine, nil
 	}
 	all, err := r.group.Exchange(context.WithoutCancel(ctx), "the end of a step", r.ending(mine, p.Loss))
 	if err != nil {
-		return a, false, err
+		return a, err
 	}
 	var flags byte
-	everyWritten := byte(bitWritten)
 	readings := make([][]byte, len(all))
 	for rank, m := range all {
 		flags |= m[0]
-		everyWritten &= m[0]
 		if loss := binary.LittleEndian.Uint64(m[1:]); loss != math.Float64bits(p.Loss) {
-			return a, false, fmt.Errorf("the loss of step %d is %v on rank %d and %v on rank %d: the ranks compute different results, so check their memory and their versions",
+			return a, fmt.Errorf("the loss of step %d is %v on rank %d and %v on rank %d: the ranks compute different results, so check their memory and their versions",
 				p.Step, math.Float64frombits(loss), rank, p.Loss, r.rank())
 		}
 		readings[rank] = m[endingBytes:]
 	}
 	return agreement{
 		stop: flags&bitStop != 0, save: flags&bitSave != 0, measure: flags&bitMeasure != 0, rescue: flags&bitRescue != 0,
-	}, everyWritten != 0, r.telemetry.receive(readings)
+	}, r.telemetry.receive(readings)
 }
 
 // endingBytes is the size of what a rank tells at the end of a step, without the reading of its
@@ -249,7 +245,6 @@ func (r *Run) ending(a agreement, loss float64) []byte {
 	set(a.save, bitSave)
 	set(a.measure, bitMeasure)
 	set(a.rescue, bitRescue)
-	set(r.shards.written(), bitWritten)
 	return append(binary.LittleEndian.AppendUint64([]byte{flags}, math.Float64bits(loss)), r.telemetry.message()...)
 }
 
@@ -284,7 +279,7 @@ func (r *Run) peakFLOPs(ctx context.Context, bursts int) (sum float64) {
 		}
 		sum += rate
 	}
-	threads := len(all) * r.Device.Spec().Threads
+	threads := len(all) * r.Device.Spec().Threads // equal on all ranks of a process
 	if processors := min(runtime.GOMAXPROCS(0), runtime.NumCPU()); r.group.InProcess() && threads > processors {
 		sum *= float64(processors) / float64(threads)
 	}

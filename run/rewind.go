@@ -20,7 +20,7 @@ func (r *Run) handleSpike(ctx context.Context, p *Progress) error {
 	if r.Config.Train.OnSpike != "rewind" {
 		return nil
 	}
-	if err := r.collectSave(ctx, p, true); err != nil {
+	if err := r.collectSave(p, true); err != nil {
 		return err
 	}
 	c, err := r.openSame(ctx, "the checkpoint before a spike", func() (*checkpoint.Checkpoint, error) { return r.checkpointBefore(p.Spike.Begin) })

@@ -66,12 +66,9 @@ var spikes = sync.OnceValue(func() *spiky {
 	s := &spiky{}
 	emu.Name, emu.Priority = "emu-spiky", emu.Priority-1
 	openEmu := emu.Open
-	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := openEmu(device, o)
-		for i, b := range list {
-			list[i] = &spikyDevice{Backend: b, spiky: s}
-		}
-		return list, err
+	emu.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := openEmu(device, o)
+		return &spikyDevice{Backend: b, spiky: s}, err
 	}
 	backend.Register(emu)
 	return s

@@ -97,7 +97,6 @@ type Run struct {
 	others      []*Run            // the other ranks, if they are in this process and this is rank 0
 	hung        func(*world.Lost) // Options.Hung
 	agreed      agreement
-	shards      *shards            // of the checkpoint that the ranks are writing; nil if there is none
 	exporter    *exporter.Exporter // nil without Options.MetricsAddr
 	backend     string             // Options.Backend
 	options     backend.Options

@@ -53,9 +53,9 @@ func (s *saver) result(wait bool) (w saveResult, ok bool) {
 }
 
 // copyState waits for the previous checkpoint and copies the state for the next one.
-func (r *Run) copyState(ctx context.Context, p *Progress) error {
+func (r *Run) copyState(p *Progress) error {
 	start := time.Now()
-	if err := r.collectSave(ctx, p, true); err != nil {
+	if err := r.collectSave(p, true); err != nil {
 		return err
 	}
 	waited := time.Now()
@@ -71,46 +71,30 @@ func (r *Run) copyState(ctx context.Context, p *Progress) error {
 // reach the disk first.
 func (r *Run) startSaving(ctx context.Context, synced bool) error {
 	step, choices, start := r.Trainer.StepsDone(), r.choices(), time.Now()
-	if r.group != nil {
-		return r.startShards(ctx, step, choices, synced)
+	save := func() (string, error) {
+		return checkpoint.Save(r.folder.checkpoints(), step, r.saver.copied.Contents())
 	}
-	r.publishing(step, synced, func() (string, error) {
-		return r.write(step, choices, start, func() (string, error) {
-			return checkpoint.Save(r.folder.checkpoints(), step, r.saver.copied.Contents())
-		})
-	})
-	return nil
-}
-
-// publishing runs write in a goroutine, and saver.result returns its result. If synced, the
-// records reach the disk first: they must hold every step that the checkpoint includes.
-func (r *Run) publishing(step int, synced bool, write func() (path string, err error)) {
+	if r.group != nil {
+		var err error
+		if save, err = r.startShard(ctx, step); err != nil {
+			return err
+		}
+	}
 	done := make(chan saveResult, 1)
 	r.saver.writing = done
 	go func() {
-		var path string
-		err := r.folder.checkInPlace()
-		if err == nil && synced {
-			err = r.records.flush()
-		}
-		if err == nil {
-			path, err = write()
-		}
+		path, err := r.save(step, choices, start, synced, save)
 		if err != nil {
 			err = fmt.Errorf("writing the checkpoint of step %d: %w", step, err)
 		}
 		done <- saveResult{path, step, time.Now(), err}
 	}()
+	return nil
 }
 
 // collectSave records the result of a checkpoint, see result. checkpoint.on_error decides
 // whether an error stops the run.
-func (r *Run) collectSave(ctx context.Context, p *Progress, wait bool) error {
-	if wait {
-		if err := r.gatherShards(ctx); err != nil {
-			return err
-		}
-	}
+func (r *Run) collectSave(p *Progress, wait bool) error {
 	w, ok := r.saver.result(wait)
 	if !ok {
 		return nil
@@ -124,24 +108,6 @@ func (r *Run) collectSave(ctx context.Context, p *Progress, wait bool) error {
 	return w.err
 }
 
-// lastSave waits for the checkpoint being written.
-func (r *Run) lastSave(ctx context.Context) (saveResult, error) {
-	if err := r.gatherShards(ctx); err != nil {
-		return saveResult{}, err
-	}
-	w, _ := r.saver.result(true)
-	return w, w.err
-}
-
-// abandonSave waits for the writing of this process after an error. A checkpoint whose shards
-// the ranks have not all written is given up.
-func (r *Run) abandonSave() error {
-	r.shards.discard()
-	r.shards = nil
-	w, _ := r.saver.result(true)
-	return w.err
-}
-
 // rescue writes a checkpoint after the records of a step could not be written: the state in
 // memory is intact, and the run would otherwise lose the steps since the last checkpoint. A
 // resumed run reports which lines of the records are lost.
@@ -152,14 +118,14 @@ func (r *Run) rescue(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.copyState(ctx, &Progress{}); err != nil {
+	if err := r.copyState(&Progress{}); err != nil {
 		return err
 	}
 	if err := r.startSaving(ctx, false); err != nil {
 		return err
 	}
-	_, err := r.lastSave(ctx)
-	return err
+	w, _ := r.saver.result(true)
+	return w.err
 }
 
 // choices returns the algorithms that the device chose by timing; nil if it does not choose.
@@ -170,13 +136,24 @@ func (r *Run) choices() []byte {
 	return nil
 }
 
-// write writes a checkpoint by save, and deletes those that retention drops. start is the
+// save writes a checkpoint by write, and deletes those that retention drops. start is the
 // beginning of the logged duration.
-func (r *Run) write(step int, choices []byte, start time.Time, save func() (string, error)) (path string, err error) {
+func (r *Run) save(step int, choices []byte, start time.Time, synced bool, write func() (string, error)) (path string, err error) {
+	if r.rank() > 0 {
+		return write()
+	}
+	if err := r.folder.checkInPlace(); err != nil {
+		return "", err
+	}
+	if synced { // the records must hold every step that the checkpoint includes
+		if err := r.records.flush(); err != nil {
+			return "", err
+		}
+	}
 	if err := r.folder.recordChoices(choices); err != nil {
 		return "", err
 	}
-	if path, err = save(); err != nil {
+	if path, err = write(); err != nil {
 		return "", err
 	}
 	r.records.log.Info("checkpoint", "step", step, "path", path, "write_s", time.Since(start).Seconds())

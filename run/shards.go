@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"octet/checkpoint"
 )
@@ -14,16 +13,37 @@ import (
 // name, each rank writes its shard while steps run, and rank 0 publishes the folder once all
 // ranks have written theirs.
 
-// shards is a checkpoint to which the ranks write.
-type shards struct {
-	step    int
-	choices []byte
-	synced  bool
-	start   time.Time
-	begun   *checkpoint.Sharded // of rank 0; nil if it failed
-
-	writing chan shard // receives this rank's shard
-	mine    *shard     // received
+// startShard begins a checkpoint and returns a function that writes this rank's shard of the
+// copied state and, on rank 0, publishes the checkpoint and returns its path.
+func (r *Run) startShard(ctx context.Context, step int) (write func() (string, error), err error) {
+	var begun *checkpoint.Sharded // on rank 0
+	partial, err := r.tell(ctx, "the folder of a checkpoint", func() (partial string, err error) {
+		if err = r.folder.checkInPlace(); err != nil {
+			return "", err
+		}
+		if begun, err = checkpoint.BeginSharded(r.folder.checkpoints(), step, r.group.Size()); err != nil {
+			return "", err
+		}
+		return begun.Partial(), nil
+	})
+	switch {
+	case r.group.Err() != nil:
+		return nil, r.group.Err()
+	case err != nil && r.rank() > 0:
+		return func() (string, error) { return "", nil }, nil // rank 0 decides whether the run ends
+	case err != nil:
+		return func() (string, error) { return "", err }, nil
+	}
+	return func() (string, error) {
+		parts, err := r.writeShard(ctx, partial)
+		if r.rank() > 0 {
+			return "", nil
+		}
+		if err != nil {
+			return "", errors.Join(err, begun.Discard())
+		}
+		return begun.Finish(parts, r.saver.copied.HFConfig(), r.saver.copied.State())
+	}, nil
 }
 
 // shard is what a rank tells the others about its shard.
@@ -32,101 +52,24 @@ type shard struct {
 	Error string // empty: none
 }
 
-// startShards starts to write this rank's shard of the copied state.
-func (r *Run) startShards(ctx context.Context, step int, choices []byte, synced bool) error {
-	s := &shards{step: step, choices: choices, synced: synced, start: time.Now(), writing: make(chan shard, 1)}
-	partial, err := r.tell(ctx, "the folder of a checkpoint", func() (partial string, err error) {
-		if err = r.folder.checkInPlace(); err != nil {
-			return "", err
-		}
-		if s.begun, err = checkpoint.BeginSharded(r.folder.checkpoints(), step, r.group.Size()); err != nil {
-			return "", err
-		}
-		return s.begun.Partial(), nil
-	})
-	r.shards = s
+// writeShard writes this rank's shard and returns the parts of all ranks once they have written
+// theirs.
+func (r *Run) writeShard(ctx context.Context, partial string) ([]checkpoint.Part, error) {
+	var mine shard
+	var err error
+	if mine.Part, err = checkpoint.WriteShard(partial, r.rank(), r.group.Size(), r.saver.copied.Shard()); err != nil {
+		mine.Error = err.Error()
+	}
+	message, err := json.Marshal(mine)
 	if err != nil {
-		s.writing <- shard{Error: err.Error()}
-		return r.group.Err()
+		return nil, err
 	}
-	go func() {
-		var mine shard
-		var err error
-		if mine.Part, err = checkpoint.WriteShard(partial, r.rank(), r.group.Size(), r.saver.copied.Shard()); err != nil {
-			mine.Error = err.Error()
-		}
-		s.writing <- mine
-	}()
-	return nil
-}
-
-// written reports whether this rank has written its shard.
-func (s *shards) written() bool {
-	if s == nil {
-		return false
-	}
-	if s.mine == nil {
-		select {
-		case mine := <-s.writing:
-			s.mine = &mine
-		default:
-		}
-	}
-	return s.mine != nil
-}
-
-// discard waits for this rank's shard and gives up the checkpoint.
-func (s *shards) discard() {
-	if s == nil {
-		return
-	}
-	if s.mine == nil {
-		<-s.writing
-	}
-	if s.begun != nil {
-		_ = s.begun.Discard() // a resumed run removes what is left
-	}
-}
-
-// gatherShards waits until all ranks have written their shards. Rank 0 then publishes the
-// checkpoint in a goroutine; saver.result returns its result.
-func (r *Run) gatherShards(ctx context.Context) error {
-	s := r.shards
-	if s == nil {
-		return nil
-	}
-	if s.mine == nil {
-		mine := <-s.writing
-		s.mine = &mine
-	}
-	message, err := json.Marshal(s.mine)
+	all, err := r.group.ExchangeInBackground(context.WithoutCancel(ctx), "the shards of a checkpoint", message)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	all, err := r.group.Exchange(ctx, "the shards of a checkpoint", message)
-	if err != nil {
-		return err
-	}
-	r.shards = nil
-	if r.rank() > 0 {
-		return nil
-	}
-	r.publishing(s.step, s.synced, func() (string, error) {
-		parts, err := partsOf(all)
-		if err != nil {
-			return "", errors.Join(err, s.begun.Discard())
-		}
-		return r.write(s.step, s.choices, s.start, func() (string, error) {
-			return s.begun.Finish(parts, r.saver.copied.HFConfig(), r.saver.copied.State())
-		})
-	})
-	return nil
-}
-
-// partsOf returns the parts of all ranks, or the first error.
-func partsOf(messages [][]byte) ([]checkpoint.Part, error) {
-	parts := make([]checkpoint.Part, len(messages))
-	for rank, message := range messages {
+	parts := make([]checkpoint.Part, len(all))
+	for rank, message := range all {
 		var s shard
 		if err := json.Unmarshal(message, &s); err != nil {
 			return nil, err

@@ -91,10 +91,9 @@ func TestTelemetryReadsEverySecond(t *testing.T) {
 			time.Sleep(slow)
 			return backend.Reading{Power: new(float64(100 * n)), Energy: new(float64(1000 + 10*n))}, nil
 		}}
-		other := &fakeSensors{answer: func(n int) (backend.Reading, error) { return backend.Reading{Power: new(50.0)}, nil }}
-		tm := openTelemetry([]backend.Backend{sensedDevice{sensors: s}, sensedDevice{sensors: other}})
+		tm := openTelemetry(sensedDevice{sensors: s})
 		require.Nil(t, tm.now())
-		_, ok := tm.energy()
+		_, ok := tm.energy(0)
 		require.False(t, ok)
 		tm.begin()
 		require.EqualValues(t, 1, s.reads.Load())
@@ -102,19 +101,14 @@ func TestTelemetryReadsEverySecond(t *testing.T) {
 		before := time.Now()
 		now := tm.now()
 		require.Zero(t, time.Since(before))
-		require.Len(t, now, 2)
-		require.Equal(t, 300.0, *now[0].Power)
-		require.Equal(t, 50.0, *now[1].Power)
-		require.Equal(t, 30.0, *now[0].Energy)
-		require.False(t, now[0].EnergyEstimated)
-		require.True(t, now[1].EnergyEstimated)
+		require.Equal(t, 300.0, *now.Power)
+		require.Equal(t, 30.0, *now.Energy)
+		require.False(t, now.EnergyEstimated)
 		tm.end()
 		require.EqualValues(t, 5, s.reads.Load())
-		e, ok := tm.energy()
+		e, ok := tm.energy(0)
 		require.True(t, ok)
-		// One device counts 40 J. The other draws 50 W for 3.5 s, plus the reading of the first.
-		require.InDelta(t, 40+50*3.55, e.Joules, 1e-9)
-		require.True(t, e.Estimated)
+		require.Equal(t, Energy{Joules: 40}, e)
 		time.Sleep(time.Minute)
 		require.EqualValues(t, 5, s.reads.Load(), "it ended")
 		require.Nil(t, tm.now(), "a reading of a minute ago is stale")
@@ -134,19 +128,19 @@ func TestTelemetryFailsInTheMiddle(t *testing.T) {
 			}
 			return backend.Reading{Energy: new(float64(n))}, nil
 		}}
-		tm := openTelemetry([]backend.Backend{sensedDevice{sensors: s}})
+		tm := openTelemetry(sensedDevice{sensors: s})
 		tm.begin()
 		require.NoError(t, tm.failure())
 		time.Sleep(1500 * time.Millisecond)
 		require.ErrorIs(t, tm.failure(), lost)
 		require.Nil(t, tm.now())
-		_, ok := tm.energy()
+		_, ok := tm.energy(0)
 		require.False(t, ok)
 		time.Sleep(2 * time.Second)
 		require.NoError(t, tm.failure(), "reported once")
-		require.Equal(t, 3.0, *tm.now()[0].Energy)
+		require.Equal(t, 3.0, *tm.now().Energy)
 		require.NoError(t, tm.close())
-		e, ok := tm.energy()
+		e, ok := tm.energy(0)
 		require.True(t, ok)
 		require.Equal(t, Energy{Joules: 4}, e)
 	})
@@ -162,14 +156,14 @@ func TestTelemetryHangs(t *testing.T) {
 			}
 			return backend.Reading{Energy: new(1.0)}, nil
 		}}
-		tm := openTelemetry([]backend.Backend{sensedDevice{sensors: s}})
+		tm := openTelemetry(sensedDevice{sensors: s})
 		tm.begin()
 		time.Sleep(10 * time.Second)
 		require.Nil(t, tm.now())
 		start := time.Now()
 		tm.end()
 		require.Equal(t, lastReadTimeout, time.Since(start))
-		_, ok := tm.energy()
+		_, ok := tm.energy(0)
 		require.False(t, ok)
 		require.NoError(t, tm.close())
 		require.Zero(t, s.closed, "the hung reading still uses it")
@@ -180,25 +174,42 @@ func TestTelemetryHangs(t *testing.T) {
 func TestTelemetryOfDevicesWithoutSensors(t *testing.T) {
 	type deaf struct{ backend.Backend }
 	absent := errors.New("no library")
-	s := &fakeSensors{answer: func(int) (backend.Reading, error) { return backend.Reading{Energy: new(1.0)}, nil }}
 	for _, c := range []struct {
-		devices []backend.Backend
-		want    error
-		known   int
-	}{
-		{[]backend.Backend{deaf{}, deaf{}}, nil, 0},
-		{[]backend.Backend{sensedDevice{err: absent}}, absent, 0},
-		{[]backend.Backend{sensedDevice{err: absent}, sensedDevice{sensors: s}}, absent, 2},
-	} {
-		tm := openTelemetry(c.devices)
+		device backend.Backend
+		want   error
+	}{{deaf{}, nil}, {sensedDevice{err: absent}, absent}} {
+		tm := openTelemetry(c.device)
 		tm.begin()
-		require.Len(t, tm.now(), c.known)
+		require.Nil(t, tm.now())
+		require.Empty(t, tm.message())
 		tm.end()
-		_, ok := tm.energy()
-		require.False(t, ok, "unknown for at least one device")
+		_, ok := tm.energy(0)
+		require.False(t, ok)
 		require.ErrorIs(t, tm.failure(), c.want)
 		require.NoError(t, tm.close())
 	}
+}
+
+// Ranks tell each other their readings; the energy is that of all devices.
+func TestTelemetryOfRanks(t *testing.T) {
+	s := &fakeSensors{answer: func(n int) (backend.Reading, error) {
+		return backend.Reading{Power: new(50.0), Energy: new(float64(10 * n)), Throttled: []string{"hot"}}, nil
+	}}
+	mine := openTelemetry(sensedDevice{sensors: s})
+	mine.begin()
+	other := []byte(`{"Energy":7,"EnergyEstimated":true}`)
+	require.NoError(t, mine.receive([][]byte{other, mine.message(), nil}))
+	require.Equal(t, []backend.Reading{{Energy: new(7.0), EnergyEstimated: true}, *mine.now(), {}}, mine.ranks)
+	_, ok := mine.energy(1)
+	require.False(t, ok, "rank 2 has no sensors")
+	require.NoError(t, mine.receive([][]byte{other, mine.message()}))
+	mine.end()
+	e, ok := mine.energy(1)
+	require.True(t, ok)
+	require.Equal(t, Energy{Joules: 7 + 10, Estimated: true}, e, "with the last reading of this rank")
+	require.NoError(t, mine.receive([][]byte{nil, nil}))
+	require.Nil(t, mine.ranks)
+	require.ErrorContains(t, mine.receive([][]byte{nil, []byte("{")}), "the sensors of rank 1")
 }
 
 // sensed registers emu with sensors, which outlive the devices that a schedule closes.
@@ -210,12 +221,9 @@ var sensed = sync.OnceValue(func() *sensedDevice {
 	d := &sensedDevice{}
 	emu.Name, emu.Priority = "emu-sensed", emu.Priority-1
 	openEmu := emu.Open
-	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := openEmu(device, o)
-		for i, b := range list {
-			list[i] = sensedDevice{b, d.sensors, d.err}
-		}
-		return list, err
+	emu.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := openEmu(device, o)
+		return sensedDevice{b, d.sensors, d.err}, err
 	}
 	backend.Register(emu)
 	return d

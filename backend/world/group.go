@@ -27,13 +27,18 @@ type Group struct {
 	collective atomic.Pointer[string] // the last one that this rank reached; nil: none
 	waiting    atomic.Bool            // in it
 
-	gathering sync.Mutex    // held during Exchange
-	gathered  chan [][]byte // results of Exchange
+	lanes [lanes]exchanges
 
 	mu     sync.Mutex
 	silent int // ticks since rank 0's last message
 	err    error
 	done   chan struct{} // closed when err is set, or the group was left
+}
+
+// exchanges are the exchanges of one lane.
+type exchanges struct {
+	one      sync.Mutex    // held during an exchange
+	gathered chan [][]byte // its result
 }
 
 // timing are the intervals of a world; tests shorten them.
@@ -87,7 +92,10 @@ var errLeft = errors.New("this rank has left the group")
 
 // newGroup returns a member that talks to the hub over a connection.
 func newGroup(p Place, c link, t timing) *Group {
-	g := &Group{place: p, conn: c, timing: t, gathered: make(chan [][]byte, 1), done: make(chan struct{})}
+	g := &Group{place: p, conn: c, timing: t, done: make(chan struct{})}
+	for i := range g.lanes {
+		g.lanes[i].gathered = make(chan [][]byte, 1)
+	}
 	go g.read()
 	go g.beat()
 	return g
@@ -166,21 +174,38 @@ func (g *Group) Exchange(ctx context.Context, what string, mine []byte) ([][]byt
 	if g == nil {
 		return [][]byte{mine}, nil
 	}
-	if len(mine) > maxData {
-		return nil, fmt.Errorf("%s: %d bytes are too many for Exchange: at most %d", what, len(mine), maxData)
-	}
-	g.gathering.Lock()
-	defer g.gathering.Unlock()
 	if err := g.Err(); err != nil {
 		return nil, err
 	}
 	g.Waits(&what)
 	defer g.Continues()
-	if err := g.send(message{Kind: part, What: what, Data: mine}); err != nil {
+	return g.exchange(ctx, training, what, mine)
+}
+
+// ExchangeInBackground is Exchange beside the training: both can run at the same time, and a
+// rank that waits in it does not count as waiting.
+func (g *Group) ExchangeInBackground(ctx context.Context, what string, mine []byte) ([][]byte, error) {
+	if g == nil {
+		return [][]byte{mine}, nil
+	}
+	return g.exchange(ctx, background, what, mine)
+}
+
+func (g *Group) exchange(ctx context.Context, in lane, what string, mine []byte) ([][]byte, error) {
+	if len(mine) > maxData {
+		return nil, fmt.Errorf("%s: %d bytes are too many for Exchange: at most %d", what, len(mine), maxData)
+	}
+	x := &g.lanes[in]
+	x.one.Lock()
+	defer x.one.Unlock()
+	if err := g.Err(); err != nil {
+		return nil, err
+	}
+	if err := g.send(message{Kind: part, What: what, Lane: in, Data: mine}); err != nil {
 		return nil, err
 	}
 	select {
-	case parts := <-g.gathered:
+	case parts := <-x.gathered:
 		return parts, nil
 	case <-g.done:
 		return nil, g.Err()
@@ -266,7 +291,7 @@ func (g *Group) read() {
 		g.mu.Unlock()
 		switch m.Kind {
 		case parts:
-			g.gathered <- m.Parts
+			g.lanes[m.Lane].gathered <- m.Parts
 		case ended:
 			g.end(m.Lost)
 			return

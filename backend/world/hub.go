@@ -23,8 +23,8 @@ type member struct {
 	conn link
 	out  chan message
 
-	part      *message // of the Exchange in progress
-	silent    int      // beats since the last message
+	parts     [lanes]*message // of the exchanges in progress
+	silent    int             // beats since the last message
 	step, ops int64
 	last      string // the last collective that it reached
 	waits     bool   // in it
@@ -150,9 +150,15 @@ func (h *hub) handle(e event) (over bool, lost *Lost) {
 		m.moved = m.moved || m.step != e.Step || m.ops != e.Ops
 		m.step, m.ops, m.last, m.waits = e.Step, e.Ops, e.What, e.Waiting
 	case part:
+		if e.Lane >= lanes {
+			return true, h.lost(e.rank, "it sends messages of another version")
+		}
 		given := e.message // a copy: a beat allocates nothing
-		m.part, m.last, m.moved = &given, e.What, true
-		return h.gather()
+		m.parts[e.Lane], m.moved = &given, true
+		if e.Lane == training {
+			m.last = e.What
+		}
+		return h.gather(e.Lane)
 	case failed:
 		lost = h.lost(e.rank, e.Lost.Cause)
 		lost.Code, lost.err = e.Lost.Code, e.Lost.err
@@ -170,19 +176,20 @@ func (h *hub) handle(e event) (over bool, lost *Lost) {
 }
 
 // gather answers all members once each has given its part.
-func (h *hub) gather() (over bool, lost *Lost) {
-	answer := message{Kind: parts}
+func (h *hub) gather(in lane) (over bool, lost *Lost) {
+	answer := message{Kind: parts, Lane: in}
 	for rank, m := range h.members {
-		if m.part == nil {
+		given := m.parts[in]
+		if given == nil {
 			return false, nil
 		}
-		if first := h.members[0].part.What; m.part.What != first {
-			return true, h.lost(rank, fmt.Sprintf("the ranks run different programs: rank 0 is in %s, rank %d in %s", first, rank, m.part.What))
+		if first := h.members[0].parts[in].What; given.What != first {
+			return true, h.lost(rank, fmt.Sprintf("the ranks run different programs: rank 0 is in %s, rank %d in %s", first, rank, given.What))
 		}
-		answer.Parts = append(answer.Parts, m.part.Data)
+		answer.Parts = append(answer.Parts, given.Data)
 	}
 	for rank, m := range h.members {
-		m.part = nil
+		m.parts[in] = nil
 		if !m.post(answer) {
 			return true, h.lost(rank, "it does not read its messages")
 		}
@@ -210,7 +217,7 @@ func (h *hub) tick() *Lost {
 			last = rank
 		}
 		switch {
-		case m.waits || m.part != nil:
+		case m.waits || m.parts[training] != nil:
 			waiting++
 		case slowest < 0 || h.members[slowest].after(m):
 			slowest = rank

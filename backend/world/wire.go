@@ -25,11 +25,21 @@ const (
 	ended                  // the hub's last message to a group that failed
 )
 
+// lane tells concurrent exchanges apart.
+type lane uint8
+
+const (
+	training   lane = iota // Exchange
+	background             // ExchangeInBackground
+	lanes
+)
+
 // message is what members and the hub tell each other. Kind says which fields are set.
 type message struct {
 	Kind      kind
 	Hello     *greeting
 	What      string // names an Exchange, or the last collective
+	Lane      lane   // of the Exchange
 	Waiting   bool   // in that collective
 	Data      []byte
 	Parts     [][]byte
