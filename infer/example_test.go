@@ -25,13 +25,13 @@ func generate(ctx context.Context, path, prompt string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	devices, err := backend.Open("emu", backend.Options{})
+	dev, err := backend.Open("emu", backend.Options{})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, devices[0].Close()) }()
+	defer func() { err = errors.Join(err, dev.Close()) }()
 	const tokens = 200
-	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, devices[0], len(prompt)+tokens)
+	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, dev, len(prompt)+tokens)
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func trainSmall(t *testing.T, name string) trained {
 	dev := device(t)
 	job, err := train.NewJob(c, dev.Spec())
 	require.NoError(t, err)
-	tr, err := train.NewTrainer(job, &data.Corpus{Train: data.Text(text[:7000]), Val: out.val}, []backend.Backend{dev})
+	tr, err := train.NewTrainer(job, &data.Corpus{Train: data.Text(text[:7000]), Val: out.val}, dev, nil)
 	require.NoError(t, err)
 	ctx := context.Background()
 	require.NoError(t, tr.Init(ctx))
@@ -72,10 +72,10 @@ func device(t *testing.T) backend.Backend { return open(t, "emu") }
 
 func open(t *testing.T, name string) backend.Backend {
 	t.Helper()
-	list, err := backend.Open(name, backend.Options{Threads: 2})
+	dev, err := backend.Open(name, backend.Options{Threads: 2})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, list[0].Close()) })
-	return list[0]
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
 }
 
 func evaluate(t *testing.T, m trained, r recipe.Recipe, w infer.Weights, dev backend.Backend, stream data.Tokens, batch, seq int) (float64, error) {

@@ -135,9 +135,8 @@ func TestCustomOpsInAProgram(t *testing.T) {
 		p.Add(&product{A: x, B: x, Out: []backend.Cast{{Out: h}, {Out: out, Scale: one, Amax: amax}}})
 		p.Phase(backend.Backward).Add(&product{A: dy, B: h, Out: []backend.Cast{{Out: outT, Transpose: true}}})
 
-		devices, err := backend.Open(name, backend.Options{})
+		d, err := backend.Open(name, backend.Options{})
 		require.NoError(t, err)
-		d := devices[0]
 		run, err := backend.Load(d, p)
 		require.NoError(t, err)
 		for i, in := range []*backend.Tensor{x, dy, one} {

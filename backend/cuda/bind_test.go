@@ -74,28 +74,24 @@ func TestEveryOpBindsOrIsRefused(t *testing.T) {
 	bound := map[reflect.Type]bool{}
 	d := backend.Driver{
 		Name: "paper", Spec: spec, Lower: lower,
-		Open: func(_ string, o backend.Options) ([]backend.Backend, error) {
-			list := make([]backend.Backend, o.Ranks)
-			for i := range list {
-				list[i] = paperBackend{ranks: o.Ranks, bound: func(n *backend.Node, calls []call) {
-					bound[reflect.TypeOf(n.Op)] = true
-					require.NotEmpty(t, calls, "%s", n)
-					for _, c := range calls {
-						if c.launch == nil {
-							continue
-						}
-						l := c.launch
-						source := l.source.text // of a Loop
-						if source == "" {
-							source = kernels.Sources()[l.source.name]
-						}
-						require.Contains(t, source, l.kernel, "%s", n)
-						require.True(t, l.block > 0 && l.block <= 1024 && l.block%32 == 0, "%s: %+v", n, l)
-						require.True(t, l.grid[0] > 0 && l.grid[1] > 0 && l.grid[2] > 0 && l.grid[1] < 1<<16 && l.grid[2] < 1<<16, "%s: %+v", n, l)
+		Open: func(_ string, o backend.Options) (backend.Backend, error) {
+			return paperBackend{ranks: o.Group.Size(), bound: func(n *backend.Node, calls []call) {
+				bound[reflect.TypeOf(n.Op)] = true
+				require.NotEmpty(t, calls, "%s", n)
+				for _, c := range calls {
+					if c.launch == nil {
+						continue
 					}
-				}}
-			}
-			return list, nil
+					l := c.launch
+					source := l.source.text // of a Loop
+					if source == "" {
+						source = kernels.Sources()[l.source.name]
+					}
+					require.Contains(t, source, l.kernel, "%s", n)
+					require.True(t, l.block > 0 && l.block <= 1024 && l.block%32 == 0, "%s: %+v", n, l)
+					require.True(t, l.grid[0] > 0 && l.grid[1] > 0 && l.grid[2] > 0 && l.grid[1] < 1<<16 && l.grid[2] < 1<<16, "%s: %+v", n, l)
+				}
+			}}, nil
 		},
 	}
 	for c := range conformance.Cases() {

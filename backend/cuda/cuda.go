@@ -191,7 +191,7 @@ func specOf(capability, version int) backend.Spec {
 
 // open opens one backend per rank on consecutive GPUs: cuda:2 with two ranks uses GPUs 2
 // and 3.
-func open(device string, o backend.Options) ([]backend.Backend, error) {
+func open(device string, o backend.Options) (backend.Backend, error) {
 	opts, err := parse(device)
 	if err != nil {
 		return nil, err
@@ -203,5 +203,5 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 		}
 		return nil, fmt.Errorf("backend cuda: %w", err)
 	}
-	return list, nil
+	return list[0], nil
 }

@@ -151,12 +151,9 @@ func registerLowered() {
 			}
 			return lower(s, list)
 		},
-		Open: func(device string, o backend.Options) ([]backend.Backend, error) {
-			list, err := emu.Open(device, o)
-			for i := range list {
-				list[i] = loweredBackend{list[i]}
-			}
-			return list, err
+		Open: func(device string, o backend.Options) (backend.Backend, error) {
+			b, err := emu.Open(device, o)
+			return loweredBackend{b}, err
 		},
 	})
 }
@@ -180,11 +177,11 @@ func trained(t *testing.T, c train.Config, on string) (results []train.StepResul
 	j, err := train.NewJob(c, forDevice(t))
 	require.NoError(t, err)
 	declared := slices.Collect(j.Vars.All())
-	devices, err := backend.Open(on, backend.Options{Threads: 1})
+	d, err := backend.Open(on, backend.Options{Threads: 1})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, devices[0].Close()) }()
+	defer func() { require.NoError(t, d.Close()) }()
 	text := strings.Repeat("to be or not to be, that is the question: ", 120)
-	tr, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text[:4000]), Val: data.Text(text[4000:])}, devices)
+	tr, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text[:4000]), Val: data.Text(text[4000:])}, d, nil)
 	require.NoError(t, err)
 	require.NoError(t, tr.Init(t.Context()))
 	for range 4 {
@@ -200,7 +197,7 @@ func trained(t *testing.T, c train.Config, on string) (results []train.StepResul
 	tensors = map[string][]byte{}
 	for _, x := range declared {
 		raw := make([]byte, x.Bytes())
-		require.NoError(t, devices[0].Read(x, raw))
+		require.NoError(t, d.Read(x, raw))
 		tensors[x.Name] = raw
 	}
 	return results, val, tensors

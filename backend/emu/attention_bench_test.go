@@ -32,10 +32,10 @@ func BenchmarkAttention(b *testing.B) {
 			control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 			forward := &backend.Attention{Q: q, K: k, V: v, Control: control, Out: []backend.Cast{{Out: out}}, LSE: lse, Batch: c.batch, HeadDim: c.dim}
 			p.Add(forward)
-			list, err := Open("", backend.Options{Threads: threads})
+			dev, err := Open("", backend.Options{Threads: threads})
 			require.NoError(b, err)
 			require.NoError(b, p.Err())
-			_, err = list[0].Load(p)
+			_, err = dev.Load(p)
 			require.NoError(b, err)
 			for _, x := range []*backend.Tensor{q, k, v} {
 				raw := make([]byte, x.Bytes())
@@ -45,10 +45,10 @@ func BenchmarkAttention(b *testing.B) {
 						raw[i] = 0x3e + byte(i>>1%2)<<7
 					}
 				}
-				require.NoError(b, list[0].Write(x, raw))
+				require.NoError(b, dev.Write(x, raw))
 			}
-			require.NoError(b, list[0].Write(control, append(backend.Control{Position: c.position}.AppendTo(nil), make([]byte, 64)...)[:64]))
-			d := list[0].(*device)
+			require.NoError(b, dev.Write(control, append(backend.Control{Position: c.position}.AppendTo(nil), make([]byte, 64)...)[:64]))
+			d := dev.(*device)
 			run := func(what string, flops int64, f func()) {
 				b.Run(fmt.Sprintf("%s/%v/%d", what, c, threads), func(b *testing.B) {
 					for b.Loop() {

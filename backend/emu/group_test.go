@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/fp8"
 )
 
 // ranks opens n devices with the same program; write gives each its data.
 func (tr *trial) ranks(n int, write func(rank int, d *device)) ([]*device, []backend.Executable) {
 	require.NoError(tr, tr.program.Err())
-	list, err := Open("", backend.Options{Threads: 2 * n, Ranks: n})
-	require.NoError(tr, err)
+	list := openRanks(tr.T, n, 2*n)
 	devices, programs := make([]*device, n), make([]backend.Executable, n)
 	for rank := range n {
 		d := list[rank].(*device)
@@ -30,6 +30,18 @@ func (tr *trial) ranks(n int, write func(rank int, d *device)) ([]*device, []bac
 		devices[rank], programs[rank] = d, x[0]
 	}
 	return devices, programs
+}
+
+// openRanks opens the devices of n ranks, which share the threads.
+func openRanks(t testing.TB, n, threads int) (list []backend.Backend) {
+	groups := world.Local(n, 10*time.Minute)
+	t.Cleanup(func() { groups[0].Fail(world.CodeFailed, errors.New("the test has ended")) })
+	for _, g := range groups {
+		d, err := Open("", backend.Options{Threads: threads, Group: g})
+		require.NoError(t, err)
+		list = append(list, d)
+	}
+	return list
 }
 
 // together runs f once for each of n ranks and returns their errors.
@@ -112,8 +124,7 @@ func TestCollectives(t *testing.T) {
 func TestCollectivesOfOtherSizesAreRefused(t *testing.T) {
 	vars := backend.NewVars()
 	x, y := vars.Tensor(backend.Output, "x", fp8.F32, 4), vars.Tensor(backend.Output, "y", fp8.F32, 4)
-	list, err := Open("", backend.Options{Threads: 2, Ranks: 2})
-	require.NoError(t, err)
+	list := openRanks(t, 2, 2)
 	for what, op := range map[string]backend.Op{
 		"X must have 2 times the elements of Out": &backend.ReduceScatter{X: x, Out: y},
 		"Out must have 2 times the bytes of X":    &backend.AllGather{X: x, Out: y},
@@ -144,20 +155,20 @@ func TestRankStops(t *testing.T) {
 		"expired": {
 			func(_ *device, x backend.Executable) error { return x.Run(expired) },
 		},
-		"closed": {
-			func(d *device, _ backend.Executable) error { return d.Close() },
+		"failed": {
+			func(d *device, _ backend.Executable) error {
+				d.group.Fail(world.CodeFailed, errors.New("its program failed"))
+				return nil
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vars := backend.NewVars()
 			x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
-			list, err := Open("", backend.Options{Threads: 3, Ranks: 3})
-			require.NoError(t, err)
+			list := openRanks(t, 3, 3)
 			programs := make([]backend.Executable, 3)
 			for rank, d := range list {
-				if name != "closed" || rank > 0 {
-					defer d.Close()
-				}
+				defer d.Close()
 				p := vars.Program("p")
 				p.Add(&backend.AllReduce{X: x})
 				loaded, err := d.Load(p)
@@ -173,13 +184,10 @@ func TestRankStops(t *testing.T) {
 				}
 				return programs[rank].Run(context.Background())
 			})
-			if name != "closed" {
+			if name != "failed" {
 				require.True(t, errors.Is(errs[0], context.Canceled) || errors.Is(errs[0], context.DeadlineExceeded), errs[0])
 			}
 			again := together(3, func(rank int) error {
-				if rank == 0 && name == "closed" {
-					return errs[1]
-				}
 				return programs[rank].Run(context.Background())
 			})
 			for _, err := range append(errs[1:], again...) {
@@ -193,8 +201,7 @@ func TestRankStops(t *testing.T) {
 // All ranks get what the observer of one rank finds, without waiting for that rank.
 func TestFindingOfOneRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		list, err := Open("", backend.Options{Threads: 2, Ranks: 2})
-		require.NoError(t, err)
+		list := openRanks(t, 2, 2)
 		var found [2]*backend.NonFinite
 		errs := together(2, func(rank int) (err error) {
 			vars := backend.NewVars()
@@ -283,8 +290,7 @@ func TestRankThatFails(t *testing.T) {
 	vars := backend.NewVars()
 	x, cache := vars.Tensor(backend.Output, "x", fp8.F32, 4, 1), vars.Tensor(backend.Output, "cache", fp8.F32, 4, 1)
 	control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
-	list, err := Open("", backend.Options{Threads: 3, Ranks: 3})
-	require.NoError(t, err)
+	list := openRanks(t, 3, 3)
 	errs := together(3, func(rank int) error {
 		p := vars.Program("p")
 		if rank == 1 {
@@ -314,8 +320,7 @@ func TestRankThatFails(t *testing.T) {
 // groupOfThree returns three ranks with two programs: an all-reduce, and twenty ops followed
 // by an all-reduce.
 func groupOfThree(t *testing.T) (list []backend.Backend, first, second []backend.Executable) {
-	list, err := Open("", backend.Options{Threads: 3, Ranks: 3})
-	require.NoError(t, err)
+	list = openRanks(t, 3, 3)
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
 	for _, d := range list {
@@ -336,8 +341,7 @@ func TestDifferentPrograms(t *testing.T) {
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
 	y := vars.Tensor(backend.Output, "y", fp8.F32, 8)
-	list, err := Open("", backend.Options{Threads: 2, Ranks: 2})
-	require.NoError(t, err)
+	list := openRanks(t, 2, 2)
 	errs := together(2, func(rank int) error {
 		defer list[rank].Close()
 		p := vars.Program("p")
@@ -357,13 +361,17 @@ func TestDifferentPrograms(t *testing.T) {
 // next.
 func TestBarriersInARow(t *testing.T) {
 	const n = 3
-	g := newGroup(n, time.Minute)
+	worlds := world.Local(n, time.Minute)
 	what := "a round"
 	var at [n]int // written by its rank only, read by others between two waits
 	for _, err := range together(n, func(rank int) error {
+		g, err := newGroup(worlds[rank])
+		if err != nil {
+			return err
+		}
 		for round := range 2000 {
 			at[rank] = round
-			if err := g.wait(t.Context(), rank, &what); err != nil {
+			if err := g.wait(t.Context(), &what); err != nil {
 				return err
 			}
 			for _, other := range at {
@@ -371,7 +379,7 @@ func TestBarriersInARow(t *testing.T) {
 					return errors.New("a rank is in another round")
 				}
 			}
-			if err := g.wait(t.Context(), rank, &what); err != nil {
+			if err := g.wait(t.Context(), &what); err != nil {
 				return err
 			}
 		}

@@ -99,13 +99,13 @@ func (o *referenceAlone) Check(*backend.Check)        {}
 func (o *referenceAlone) Reference(backend.Arguments) {}
 
 func TestRefusesAnOpWithAReferenceAlone(t *testing.T) {
-	list, err := backend.Open("emu", backend.Options{})
+	dev, err := backend.Open("emu", backend.Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, list[0].Close()) })
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
 	vars := backend.NewVars()
 	p := vars.Program("p")
 	p.Add(&referenceAlone{Y: p.Temp("y", fp8.F32, 3)})
-	_, err = list[0].Load(p)
+	_, err = dev.Load(p)
 	require.ErrorIs(t, err, backend.ErrUnsupported)
 	require.ErrorContains(t, err, "*emu.referenceAlone; a custom op must implement backend.Looped")
 }

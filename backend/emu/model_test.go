@@ -31,9 +31,8 @@ func TestDeviceModelAMX(t *testing.T) {
 	}
 	ca, cb := codes(m*k), codes(k*n)
 	multiply := func(model string, blocked bool) []byte {
-		devices, err := Open(model, backend.Options{Threads: 2})
+		d, err := Open(model, backend.Options{Threads: 2})
 		require.NoError(t, err)
-		d := devices[0]
 		defer func() { require.NoError(t, d.Close()) }()
 		vars := backend.NewVars()
 		one := vars.Tensor(backend.Input, "one", fp8.F32, 1)
@@ -67,10 +66,10 @@ func TestDeviceModelAMX(t *testing.T) {
 	require.Equal(t, chain, multiply("", true))
 	require.Equal(t, amx, multiply(modelAMX, true))
 
-	devices, err := Open(modelAMX, backend.Options{})
+	d, err := Open(modelAMX, backend.Options{})
 	require.NoError(t, err)
-	require.Contains(t, devices[0].Spec().Arithmetic, modelAMX)
-	require.NoError(t, devices[0].Close())
+	require.Contains(t, d.Spec().Arithmetic, modelAMX)
+	require.NoError(t, d.Close())
 	_, err = spec("amx512")
 	require.ErrorContains(t, err, "emu:amx")
 }
@@ -78,9 +77,8 @@ func TestDeviceModelAMX(t *testing.T) {
 // emu:accum16 and emu:accum16,saturate add up INT8 products in 16 bits, and FP8 ones as emu.
 func TestDeviceModelAccumulator(t *testing.T) {
 	multiply := func(model string, d fp8.DType, code byte) float32 {
-		devices, err := Open(model, backend.Options{Threads: 1})
+		dev, err := Open(model, backend.Options{Threads: 1})
 		require.NoError(t, err)
-		dev := devices[0]
 		defer func() { require.NoError(t, dev.Close()) }()
 		vars := backend.NewVars()
 		one := vars.Tensor(backend.Input, "one", fp8.F32, 1)

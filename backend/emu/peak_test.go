@@ -11,10 +11,10 @@ import (
 
 func TestMeter(t *testing.T) {
 	for _, threads := range []int{1, 3} {
-		list, err := backend.Open("emu", backend.Options{Threads: threads})
+		dev, err := backend.Open("emu", backend.Options{Threads: threads})
 		require.NoError(t, err)
-		d := list[0].(*device)
-		m := list[0].(backend.Metered).Meter().(*meter)
+		d := dev.(*device)
+		m := dev.(backend.Metered).Meter().(*meter)
 		require.Positive(t, m.FLOPs())
 		require.Nil(t, m.from, "FLOPs allocates no memory for the copy")
 		k := gemm.Kernels()[0]

@@ -16,11 +16,11 @@ func TestProbeNamesTheKernelThatOpenPicks(t *testing.T) {
 	require.Equal(t, gemm.Kernels()[0] != &gemm.Go, list[0].OK)
 	require.Equal(t, gemm.AMXAvailable() == nil, list[1].OK)
 	require.True(t, list[2].OK)
-	devices, err := Open("", backend.Options{Threads: 1})
+	dev, err := Open("", backend.Options{Threads: 1})
 	require.NoError(t, err)
-	require.NoError(t, devices[0].Close())
-	require.Contains(t, devices[0].Spec().Device, gemm.Kernels()[0].Label())
-	require.Equal(t, gemm.Kernels()[0].Name, devices[0].Spec().Arithmetic)
+	require.NoError(t, dev.Close())
+	require.Contains(t, dev.Spec().Device, gemm.Kernels()[0].Label())
+	require.Equal(t, gemm.Kernels()[0].Name, dev.Spec().Arithmetic)
 }
 
 // Spec.Arithmetic does not depend on the measured choice between FMA and pairs, whose bits
@@ -30,10 +30,10 @@ func TestPairsHaveTheSameArithmetic(t *testing.T) {
 	defer func(p *gemm.PairKernel) { kernel.Pairs = p }(kernel.Pairs)
 	spec := func(p *gemm.PairKernel) backend.Spec {
 		kernel.Pairs = p
-		devices, err := Open("", backend.Options{Threads: 1})
+		dev, err := Open("", backend.Options{Threads: 1})
 		require.NoError(t, err)
-		require.NoError(t, devices[0].Close())
-		return devices[0].Spec()
+		require.NoError(t, dev.Close())
+		return dev.Spec()
 	}
 	alone, pairs := spec(nil), spec(&gemm.GoPairs)
 	require.Equal(t, alone.Arithmetic, pairs.Arithmetic)

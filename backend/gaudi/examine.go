@@ -18,12 +18,12 @@ import (
 // failure.
 func examine(name string, programs []*backend.Program) iter.Seq[backend.Finding] {
 	return func(yield func(backend.Finding) bool) {
-		list, err := open(name, backend.Options{})
+		b, err := open(name, backend.Options{})
 		if err != nil {
 			yield(backend.Finding{What: "device", Detail: err.Error()})
 			return
 		}
-		d := list[0].(*device)
+		d := b.(*device)
 		if examineOn(d, programs, yield) {
 			if err := d.Close(); err != nil {
 				yield(backend.Finding{What: "device", Detail: err.Error()})

@@ -137,12 +137,12 @@ func spec(device string) (backend.Spec, error) {
 
 // open returns the backends of all ranks. A single rank uses the device in this process;
 // several ranks have a worker process each.
-func open(device string, o backend.Options) ([]backend.Backend, error) {
+func open(device string, o backend.Options) (backend.Backend, error) {
 	opts, err := parse(device)
 	if err != nil {
 		return nil, err
 	}
-	ranks := max(1, o.Ranks)
+	ranks := o.Group.Size()
 	opened, err := openRanks(opts.module, ranks)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
@@ -164,5 +164,5 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 		}
 		list[rank] = d
 	}
-	return list, nil
+	return list[0], nil
 }

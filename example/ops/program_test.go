@@ -53,9 +53,8 @@ func record(d fp8.DType) *mlp {
 
 // run runs p on the named backend and returns the values of out.
 func (m *mlp) run(t *testing.T, name string, out *backend.Tensor) []float32 {
-	devices, err := backend.Open(name, backend.Options{})
+	d, err := backend.Open(name, backend.Options{})
 	require.NoError(t, err)
-	d := devices[0]
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	run, err := backend.Load(d, m.p)
 	require.NoError(t, err)
@@ -107,10 +106,10 @@ func TestMedian(t *testing.T) {
 		require.Equal(t, 15, below)
 	}
 
-	devices, err := backend.Open(backends[0], backend.Options{})
+	dev, err := backend.Open(backends[0], backend.Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, devices[0].Close()) })
-	_, err = backend.Load(devices[0], m.p)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	_, err = backend.Load(dev, m.p)
 	require.ErrorIs(t, err, backend.ErrUnsupported)
 	require.ErrorContains(t, err, "stats: ops.median")
 }

@@ -61,11 +61,11 @@ func New(s recipe.Optimizer, r Rule, weights []float32) (*Optimizer, error) {
 	}
 	program := vars.Program("update")
 	program.Add(o.op)
-	devices, err := backend.Open("emu", backend.Options{Threads: 1})
+	dev, err := backend.Open("emu", backend.Options{Threads: 1})
 	if err != nil {
 		return nil, err
 	}
-	o.device = devices[0]
+	o.device = dev
 	loaded, err := backend.Load(o.device, program)
 	if err != nil {
 		return nil, err

@@ -76,11 +76,7 @@ func Open(o Options) (*Bench, error) {
 }
 
 func (b *Bench) open(threads int) (backend.Backend, error) {
-	list, err := backend.Open(b.o.Backend, backend.Options{Threads: threads})
-	if err != nil {
-		return nil, err
-	}
-	return list[0], nil
+	return backend.Open(b.o.Backend, backend.Options{Threads: threads})
 }
 
 // Close closes the meter's device.

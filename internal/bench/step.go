@@ -7,6 +7,7 @@ import (
 	"runtime"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/data"
 	"octet/internal/hostmem"
 	"octet/train"
@@ -29,11 +30,31 @@ type Step struct {
 	TimeRatio float64 `json:"time_ratio"`
 }
 
-// trainer is a configuration that is ready to run steps.
+// trainer is a configuration that is ready to run steps: a trainer for each rank, in this
+// process.
 type trainer struct {
-	*train.Trainer
-	devices []backend.Backend
-	step    Step
+	*train.Trainer // of rank 0
+	ranks          []*train.Trainer
+	devices        []backend.Backend
+	groups         []*world.Group
+	step           Step
+}
+
+// each calls f for all ranks.
+func (t *trainer) each(f func(*train.Trainer) error) error {
+	return world.Each(t.groups, func(g *world.Group) error { return f(t.ranks[g.Rank()]) })
+}
+
+// next runs a step on all ranks, and returns the result of rank 0.
+func (t *trainer) next(ctx context.Context) (result train.StepResult, err error) {
+	err = t.each(func(rank *train.Trainer) error {
+		r, err := rank.Next(ctx)
+		if rank == t.Trainer {
+			result = r
+		}
+		return err
+	})
+	return result, err
 }
 
 // Steps are training steps of some configurations, ready to run.
@@ -62,7 +83,9 @@ func (b *Bench) Steps(ctx context.Context, configs []train.Config) (*Steps, erro
 func (s *Steps) Close() (err error) {
 	for _, t := range s.trainers {
 		for _, d := range t.devices {
-			err = errors.Join(err, d.Close())
+			if d != nil {
+				err = errors.Join(err, d.Close())
+			}
 		}
 	}
 	return err
@@ -73,7 +96,7 @@ func (s *Steps) Measure(ctx context.Context) ([]Result, error) {
 	var bursts []burst
 	for _, t := range s.trainers {
 		bursts = append(bursts, func() (float64, error) {
-			r, err := t.Next(ctx)
+			r, err := t.next(ctx)
 			return r.Elapsed.Seconds(), err
 		})
 	}
@@ -127,20 +150,16 @@ func (b *Bench) newTrainer(ctx context.Context, c train.Config) (*trainer, error
 	for _, g := range job.ParamGroups() {
 		t.step.Parameters += g.N
 	}
-	if t.devices, err = backend.Open(b.o.Backend, backend.Options{Threads: b.o.Threads, Ranks: c.Train.Ranks}); err != nil {
-		return nil, err
-	}
-	corpus := &data.Corpus{Train: tokens{c.Model.Vocab}}
-	if t.Trainer, err = train.NewTrainer(job, corpus, t.devices); err != nil {
+	if err := t.open(b.o, c, job); err != nil {
 		return t, err
 	}
-	if err := t.Init(ctx); err != nil {
+	if err := t.each(func(rank *train.Trainer) error { return rank.Init(ctx) }); err != nil {
 		return t, err
 	}
 	// The first step calibrates, and a backend may allocate more in the second.
 	var counts [3]runtime.MemStats
 	for i := range counts {
-		if _, err := t.Next(ctx); err != nil {
+		if _, err := t.next(ctx); err != nil {
 			return t, err
 		}
 		runtime.ReadMemStats(&counts[i])
@@ -150,4 +169,32 @@ func (b *Bench) newTrainer(ctx context.Context, c train.Config) (*trainer, error
 		t.step.Memory = anonymousMemory() - before
 	}
 	return t, nil
+}
+
+// open opens a device and a trainer for each rank. job is that of rank 0.
+func (t *trainer) open(o Options, c train.Config, job *train.Job) error {
+	n := c.Train.Ranks
+	if n > 1 && !job.Device.HostMemory {
+		return fmt.Errorf("train.ranks = %d: on backend %s each rank is a process, and this command has one: set train.ranks = 1", n, job.Device.Backend)
+	}
+	timeout, err := world.Timeout()
+	if err != nil {
+		return err
+	}
+	t.groups, t.ranks, t.devices = world.Local(n, timeout), make([]*train.Trainer, n), make([]backend.Backend, n)
+	err = world.Each(t.groups, func(g *world.Group) (err error) {
+		rank, job := g.Rank(), job
+		if rank > 0 {
+			if job, err = train.NewJob(c, job.Device); err != nil {
+				return err
+			}
+		}
+		if t.devices[rank], err = backend.Open(o.Backend, backend.Options{Threads: o.Threads, Group: g}); err != nil {
+			return err
+		}
+		t.ranks[rank], err = train.NewTrainer(job, &data.Corpus{Train: tokens{c.Model.Vocab}}, t.devices[rank], g)
+		return err
+	})
+	t.Trainer = t.ranks[0]
+	return err
 }

@@ -219,11 +219,7 @@ func (d device) open() (backend.Backend, error) {
 	if err := d.check(); err != nil {
 		return nil, err
 	}
-	list, err := backend.Open(d.Backend, backend.Options{Threads: d.Threads})
-	if err != nil {
-		return nil, err
-	}
-	return list[0], nil
+	return backend.Open(d.Backend, backend.Options{Threads: d.Threads})
 }
 
 // reportSkipped prints the damaged checkpoints that are newer than the one in use.

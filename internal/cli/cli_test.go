@@ -338,7 +338,7 @@ func TestDoctorSaysItOnce(t *testing.T) {
 		Name: "absent", Priority: -1,
 		Available: func(string) error { return errors.New("the driver does not start: not found: lib.so; install it") },
 		Spec:      func(string) (backend.Spec, error) { return backend.Spec{}, nil },
-		Open:      func(string, backend.Options) ([]backend.Backend, error) { return nil, backend.ErrNoDevice },
+		Open:      func(string, backend.Options) (backend.Backend, error) { return nil, backend.ErrNoDevice },
 		Probe:     func() []backend.Finding { return []backend.Finding{lacking} },
 	}
 	t.Cleanup(backend.Register(absent))

@@ -122,15 +122,13 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 		return badInput(err)
 	}
 	// Open the device first: one that is unavailable gives one error, not one for each case.
-	devices, err := driver.Open(device, backend.Options{})
+	d, err := driver.Open(device, backend.Options{})
 	if err != nil {
 		fmt.Fprintf(out, "\n✗ %v\n", err)
 		return badInput(err)
 	}
-	for _, d := range devices {
-		if err := d.Close(); err != nil {
-			return err
-		}
+	if err := d.Close(); err != nil {
+		return err
 	}
 	complete := true
 	if driver.Examine != nil {

@@ -64,7 +64,7 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 		hostText = fmt.Sprintf(", and %s of text on the host", writers.Bytes(n))
 	}
 	perRank := ""
-	if len(r.Devices) > 1 {
+	if r.Config.Train.Ranks > 1 {
 		perRank = " on each rank"
 	}
 	line("memory", "%s%s: %s%s", writers.Bytes(r.Memory.Total()), perRank, list(memoryGroups(r.Memory), writers.Bytes), hostText)
@@ -74,7 +74,7 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 	line("compute", "%s per token, %s steps of %s tokens", writers.Quantity(r.Trainer.FLOPsPerToken(), "FLOP"),
 		writers.Count(int64(r.Config.Train.Steps)), writers.Count(r.Trainer.TokensPerStep()))
 	line("device", "%s", devices(r))
-	if hint := r.Devices[0].Spec().Hint; hint != "" {
+	if hint := r.Device.Spec().Hint; hint != "" {
 		line("hint", "%s", hint)
 	}
 	info := r.Corpus.Info
@@ -161,8 +161,8 @@ func printResumed(w io.Writer, r *run.Run) {
 
 // devices names the device of a run, or of each of its ranks.
 func devices(r *run.Run) string {
-	spec := r.Devices[0].Spec()
-	if n := len(r.Devices); n > 1 {
+	spec := r.Device.Spec()
+	if n := r.Config.Train.Ranks; n > 1 {
 		return fmt.Sprintf("%d ranks, each %s", n, spec.Device)
 	}
 	return spec.Device

@@ -16,7 +16,7 @@ import (
 func profileText(p *run.Profile, r *run.Run) string {
 	var b strings.Builder
 	rank := ""
-	if len(r.Devices) > 1 {
+	if r.Config.Train.Ranks > 1 {
 		rank = " on the first rank"
 	}
 	fmt.Fprintf(&b, "\nprofile of %d steps%s, %.4g ms each\n", p.Spans(), rank, perStep(p, p.Elapsed()))

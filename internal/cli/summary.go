@@ -61,7 +61,7 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		if err != nil {
 			return err
 		}
-		if err := r.ReleaseDevices(); err != nil { // the trainer and the generator may not fit together
+		if err := r.ReleaseDevice(); err != nil { // the trainer and the generator may not fit together
 			return err
 		}
 		if err := printSample(ctx, t, d, newest, prompt); err != nil {

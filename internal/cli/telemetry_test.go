@@ -21,12 +21,9 @@ func TestTrainShowsSensors(t *testing.T) {
 	require.NoError(t, err)
 	openEmu := emu.Open
 	emu.Name, emu.Priority = "emu-sensed", -1
-	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := openEmu("", o)
-		for i, b := range list {
-			list[i] = sensedDevice{b, device == "silent"}
-		}
-		return list, err
+	emu.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := openEmu("", o)
+		return sensedDevice{b, device == "silent"}, err
 	}
 	spec := emu.Spec
 	emu.Spec = func(string) (backend.Spec, error) { return spec("") }

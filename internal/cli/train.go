@@ -314,7 +314,7 @@ func statusOf(p run.Progress, r *run.Run) writers.Status {
 	s := writers.Status{
 		Step: p.Step, Steps: p.Steps, Loss: p.Loss, GradNorm: p.GradNorm, LR: p.LR,
 		TokensPerSec: rate, FlopsPerSec: rate * r.Trainer.FLOPsPerToken(),
-		Memory: r.Memory.Total() * int64(len(r.Devices)),
+		Memory: r.Memory.Total() * int64(r.Config.Train.Ranks),
 		MFU:    mfu,
 		ETA:    p.ETA,
 	}

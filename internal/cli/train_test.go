@@ -409,12 +409,9 @@ func TestCompileNotice(t *testing.T) {
 	require.NoError(t, err)
 	openEmu := emu.Open
 	emu.Name, emu.Priority = "emu-compiled", -1
-	emu.Open = func(_ string, o backend.Options) ([]backend.Backend, error) {
-		list, err := openEmu("", o)
-		for i, b := range list {
-			list[i] = compiling{b, func() { waitFor(t, said) }}
-		}
-		return list, err
+	emu.Open = func(_ string, o backend.Options) (backend.Backend, error) {
+		b, err := openEmu("", o)
+		return compiling{b, func() { waitFor(t, said) }}, err
 	}
 	emu.Spec = func(string) (backend.Spec, error) { return backend.Spec{}, nil }
 	t.Cleanup(backend.Register(emu))

@@ -161,12 +161,12 @@ func (o Options) train(ctx context.Context, spec backend.Spec, name string, step
 	if err != nil {
 		return err
 	}
-	devices, err := backend.Open(name, backend.Options{Threads: o.Threads})
+	d, err := backend.Open(name, backend.Options{Threads: o.Threads})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, devices[0].Close()) }()
-	t, err := train.NewTrainer(job, o.Corpus, devices)
+	defer func() { err = errors.Join(err, d.Close()) }()
+	t, err := train.NewTrainer(job, o.Corpus, d, nil)
 	if err != nil {
 		return err
 	}

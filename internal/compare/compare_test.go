@@ -115,12 +115,12 @@ func TestRunReturnsTheCause(t *testing.T) {
 	require.NoError(t, err)
 	emu.Name = "breaking"
 	open := emu.Open
-	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := open(device, o)
+	emu.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := open(device, o)
 		if err != nil {
 			return nil, err
 		}
-		return []backend.Backend{&breaking{Backend: list[0]}}, nil
+		return &breaking{Backend: b}, nil
 	}
 	t.Cleanup(backend.Register(emu))
 	for _, o := range []Options{options("breaking", "emu"), options("emu", "breaking")} {
@@ -149,12 +149,12 @@ func TestEachDeclaresVariables(t *testing.T) {
 		return s, err
 	}
 	open := emu.Open
-	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := open(device, o)
+	emu.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := open(device, o)
 		if err != nil {
 			return nil, err
 		}
-		return []backend.Backend{declaring{list[0]}}, nil
+		return declaring{b}, nil
 	}
 	t.Cleanup(backend.Register(emu))
 	for _, d := range run(t, options("declaring", "declaring"), Free) {

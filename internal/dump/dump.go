@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/checkpoint"
 	"octet/data"
 	"octet/fp8"
@@ -63,44 +64,60 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 			return r, err
 		}
 	}
-	open := func() ([]backend.Backend, error) {
-		return backend.Open(o.Backend, backend.Options{Threads: o.Threads, Ranks: o.Config.Train.Ranks})
+	ranks := o.Config.Train.Ranks
+	if ranks > 1 && !spec.HostMemory {
+		return r, fmt.Errorf("train.ranks = %d: on backend %s each rank is a process, and this command has one: use backend emu", ranks, spec.Backend)
 	}
-	devices, err := open()
+	timeout, err := world.Timeout()
 	if err != nil {
 		return r, err
 	}
-	closeDevices := func() (err error) {
-		for _, d := range devices {
-			err = errors.Join(err, d.Close())
+	err = world.Each(world.Local(ranks, timeout), func(g *world.Group) error {
+		own, err := o.runRank(ctx, job.Device, g)
+		if g.Rank() == 0 {
+			r = own
 		}
-		devices = nil
 		return err
-	}
-	defer func() { err = errors.Join(err, closeDevices()) }()
-	t, err := train.NewTrainer(job, o.Corpus, devices)
+	})
+	return r, err
+}
+
+// runRank is Run of one rank.
+func (o Options) runRank(ctx context.Context, spec backend.Spec, g *world.Group) (r Result, err error) {
+	job, err := train.NewJob(o.Config, spec)
 	if err != nil {
 		return r, err
 	}
-	t.Reopen = func() ([]backend.Backend, error) {
-		if err := closeDevices(); err != nil {
+	open := func() (backend.Backend, error) {
+		return backend.Open(o.Backend, backend.Options{Threads: o.Threads, Group: g})
+	}
+	device, err := open()
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, device.Close()) }()
+	t, err := train.NewTrainer(job, o.Corpus, device, g)
+	if err != nil {
+		return r, err
+	}
+	t.Reopen = func() (backend.Backend, error) {
+		if err := device.Close(); err != nil {
 			return nil, err
 		}
-		var err error
-		devices, err = open()
-		return devices, err
+		device, err = open()
+		return device, err
 	}
 	wrote, err := o.restore(ctx, t)
 	if err != nil {
 		return r, err
 	}
-	if wrote != "" && wrote != devices[0].Spec().Name() {
+	if wrote != "" && wrote != device.Spec().Name() {
 		r.Moved = wrote
 	}
 	r.From = t.StepsDone()
 	kept, updated := map[string]arrays.Tensor{}, map[string]arrays.Tensor{}
 	for t.StepsDone() < o.Step {
-		if t.StepsDone() == o.Step-1 {
+		if t.StepsDone() == o.Step-1 && g.Rank() == 0 {
 			t.Execute = o.observed(t, kept, updated)
 		}
 		result, err := t.Next(ctx)
@@ -110,12 +127,11 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 		r.Loss = result.Loss
 	}
 	maps.Copy(updated, kept)
-	kept = updated
-	if len(kept) == 0 {
+	if len(updated) == 0 && g.Rank() == 0 {
 		return r, o.check(t.Job)
 	}
-	for _, name := range slices.Sorted(maps.Keys(kept)) {
-		r.Tensors = append(r.Tensors, kept[name])
+	for _, name := range slices.Sorted(maps.Keys(updated)) {
+		r.Tensors = append(r.Tensors, updated[name])
 	}
 	return r, nil
 }

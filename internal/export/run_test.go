@@ -40,15 +40,15 @@ func TestExportOnAnyDevice(t *testing.T) {
 	for _, name := range []string{"emu", elsewhere} {
 		w, err := run.OpenWeights(dir, "")
 		require.NoError(t, err)
-		devices, err := backend.Open(name, backend.Options{Threads: 1})
+		dev, err := backend.Open(name, backend.Options{Threads: 1})
 		require.NoError(t, err)
-		m, err := FromRun(t.Context(), w, devices[0])
+		m, err := FromRun(t.Context(), w, dev)
 		require.NoError(t, err)
 		scale, err := m.ScaleInv("layers.0.mlp.input")
 		require.NoError(t, err)
 		require.Positive(t, scale)
 		require.Len(t, m.Smooth, 2)
-		require.NoError(t, devices[0].Close())
+		require.NoError(t, dev.Close())
 		require.NoError(t, w.Close())
 	}
 }
@@ -58,9 +58,9 @@ func TestExportSaysWhatFailed(t *testing.T) {
 	dir := trained(t, "fp8-delayed", "emu")
 	w, err := run.OpenWeights(dir, "")
 	require.NoError(t, err)
-	devices, err := backend.Open("emu", backend.Options{Threads: 1})
+	dev, err := backend.Open("emu", backend.Options{Threads: 1})
 	require.NoError(t, err)
-	m, err := FromRun(t.Context(), w, devices[0])
+	m, err := FromRun(t.Context(), w, dev)
 	require.NoError(t, err)
 	_, err = m.ScaleInv("layers.0.mlp.input")
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestExportSaysWhatFailed(t *testing.T) {
 	_, err = m.ScaleInv("layers.0.mlp.input")
 	require.ErrorIs(t, err, fs.ErrClosed)
 	require.NotContains(t, err.Error(), "which only a run in FP8 stores")
-	require.NoError(t, devices[0].Close())
+	require.NoError(t, dev.Close())
 }
 
 // An export is for other programs, which do not know registered activations.

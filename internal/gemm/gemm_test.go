@@ -30,9 +30,9 @@ func TestMultiply(t *testing.T) {
 				if trial > 3 {
 					b.RandomScales(4)
 				}
-				got, err := Multiply(t.Context(), dev[0], a.Operand(), b.Operand(), accum)
+				got, err := Multiply(t.Context(), dev, a.Operand(), b.Operand(), accum)
 				require.NoError(t, err)
-				require.NoError(t, dev[0].Close())
+				require.NoError(t, dev.Close())
 				for i := range a.Rows {
 					for j := range b.Rows {
 						want := model.Dot(a.Row(i), b.Row(j), accum == backend.Promoted)
@@ -47,7 +47,7 @@ func TestMultiply(t *testing.T) {
 func TestUnsupportedPair(t *testing.T) {
 	dev, err := backend.Open("emu:gaudi2", backend.Options{})
 	require.NoError(t, err)
-	_, err = Multiply(t.Context(), dev[0], Random(1, fp8.E5M2, 1, 16).Operand(), Random(1, fp8.E4M3IEEE, 1, 16).Operand(), backend.Fast)
+	_, err = Multiply(t.Context(), dev, Random(1, fp8.E5M2, 1, 16).Operand(), Random(1, fp8.E4M3IEEE, 1, 16).Operand(), backend.Fast)
 	require.ErrorIs(t, err, backend.ErrUnsupported)
 }
 

@@ -37,9 +37,9 @@ func TestMultiplyAnything(t *testing.T) {
 				accum := []backend.Accum{backend.Fast, backend.Promoted}[r.IntN(2)]
 				dev, err := backend.Open("emu:"+name, backend.Options{Threads: 1 + r.IntN(2)})
 				require.NoError(t, err)
-				got, err := Multiply(t.Context(), dev[0], a.Operand(), b.Operand(), accum)
+				got, err := Multiply(t.Context(), dev, a.Operand(), b.Operand(), accum)
 				require.NoError(t, err)
-				require.NoError(t, dev[0].Close())
+				require.NoError(t, dev.Close())
 				for i, y := range got {
 					row, col := i/cols, i%cols
 					want := m.Dot(a.Row(row), b.Row(col), accum == backend.Promoted)

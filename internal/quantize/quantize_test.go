@@ -26,8 +26,8 @@ func open(t *testing.T, name string) backend.Backend {
 	}
 	dev, err := backend.Open(name, backend.Options{Threads: 2})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev[0].Close()) })
-	return dev[0]
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
 }
 
 func describe(t *testing.T, format, granularity, scale, rounding string) (c recipe.Cast) {

@@ -71,11 +71,9 @@ func New(ctx context.Context, p *Problem, r recipe.Recipe) (*Bench, error) {
 	mlp.Backward(backward, saved, cast(backward, dy, grad))
 	m.UpdateScales(update.Program, nil)
 	m.CastWeights(update)
-	list, err := backend.Open("emu", backend.Options{})
-	if err != nil {
+	if b.dev, err = backend.Open("emu", backend.Options{}); err != nil {
 		return nil, err
 	}
-	b.dev = list[0]
 	if err := b.start(ctx, prepare.Program, step.Program, update.Program, x, dy); err != nil {
 		_ = b.Close() // the first error is the one to report
 		return nil, err

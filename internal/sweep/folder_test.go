@@ -187,7 +187,7 @@ func TestPlaces(t *testing.T) {
 	remove := backend.Register(backend.Driver{
 		Name: "pair",
 		Spec: func(string) (backend.Spec, error) { return backend.Spec{Backend: "pair"}, nil },
-		Open: func(string, backend.Options) ([]backend.Backend, error) { return nil, backend.ErrNoDevice },
+		Open: func(string, backend.Options) (backend.Backend, error) { return nil, backend.ErrNoDevice },
 	})
 	defer remove()
 	s := newSweep(map[string][]float64{"a": {1, 1, 1}, "b": {1, 1, 1}}, "a", "b")

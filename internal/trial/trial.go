@@ -139,17 +139,17 @@ func modelOf(s backend.Spec) string {
 }
 
 func losses(ctx context.Context, name, recipe string) (list []float64, s backend.Spec, err error) {
-	devices, err := backend.Open(name, backend.Options{})
+	d, err := backend.Open(name, backend.Options{})
 	if err != nil {
 		return nil, s, err
 	}
-	defer func() { err = errors.Join(err, devices[0].Close()) }()
-	s = devices[0].Spec()
+	defer func() { err = errors.Join(err, d.Close()) }()
+	s = d.Spec()
 	j, err := train.NewJob(config(recipe), s)
 	if err != nil {
 		return nil, s, err
 	}
-	t, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, devices)
+	t, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, d, nil)
 	if err != nil {
 		return nil, s, err
 	}

@@ -48,12 +48,9 @@ func TestCompareReportsWrongResults(t *testing.T) {
 	require.NoError(t, err)
 	d := emu
 	d.Name, d.Priority = "frozen", -1
-	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := emu.Open(device, o)
-		for i := range list {
-			list[i] = frozen{list[i]}
-		}
-		return list, err
+	d.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := emu.Open(device, o)
+		return frozen{b}, err
 	}
 	t.Cleanup(backend.Register(d))
 	var out strings.Builder

@@ -37,9 +37,9 @@ func open(t *testing.T, name string, record func(v *backend.Vars, p *backend.Pro
 	p := v.Program("test")
 	record(v, p)
 	require.NoError(t, p.Err())
-	list, err := backend.Open(name, backend.Options{})
+	dev, err := backend.Open(name, backend.Options{})
 	require.NoError(t, err)
-	s := &side{t, v, list[0], nil}
+	s := &side{t, v, dev, nil}
 	t.Cleanup(func() { require.NoError(t, s.b.Close()) })
 	loaded, err := s.b.Load(p)
 	require.NoError(t, err)

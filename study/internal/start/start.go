@@ -31,20 +31,19 @@ func Trainer(ctx context.Context, c train.Config, device string, threads int, co
 // Edited is Trainer with programs that edit changes before they are loaded; nil changes
 // none.
 func Edited(ctx context.Context, c train.Config, device string, threads int, corpus *data.Corpus, edit func(*train.Job) error) (*train.Trainer, func() error, error) {
-	devices, err := backend.Open(device, backend.Options{Threads: threads})
+	d, err := backend.Open(device, backend.Options{Threads: threads})
 	if err != nil {
 		return nil, nil, err
 	}
-	closeDevice := devices[0].Close
-	t, err := newTrainer(ctx, c, devices, corpus, edit)
+	t, err := newTrainer(ctx, c, d, corpus, edit)
 	if err != nil {
-		return nil, nil, errors.Join(err, closeDevice())
+		return nil, nil, errors.Join(err, d.Close())
 	}
-	return t, closeDevice, nil
+	return t, d.Close, nil
 }
 
-func newTrainer(ctx context.Context, c train.Config, devices []backend.Backend, corpus *data.Corpus, edit func(*train.Job) error) (*train.Trainer, error) {
-	job, err := train.NewJob(c, devices[0].Spec())
+func newTrainer(ctx context.Context, c train.Config, d backend.Backend, corpus *data.Corpus, edit func(*train.Job) error) (*train.Trainer, error) {
+	job, err := train.NewJob(c, d.Spec())
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +52,7 @@ func newTrainer(ctx context.Context, c train.Config, devices []backend.Backend, 
 			return nil, err
 		}
 	}
-	t, err := train.NewTrainer(job, corpus, devices)
+	t, err := train.NewTrainer(job, corpus, d, nil)
 	if err != nil {
 		return nil, err
 	}
