@@ -13,9 +13,9 @@
 //	y := vars.Tensor(backend.Output, "y", fp8.F32, 16, 64)
 //	p := vars.Program("forward")
 //	p.Add(&backend.MatMul{A: x, B: w, TransB: true, Out: y})
-//	devices, err := backend.Open("emu", backend.Options{})
-//	run, err := backend.Load(devices[0], p)
-//	// devices[0].Write(x, …), run[0].Run, devices[0].Read(y, …)
+//	device, err := backend.Open("emu", backend.Options{})
+//	run, err := backend.Load(device, p)
+//	// device.Write(x, …), run[0].Run, device.Read(y, …)
 //
 // # Types
 //

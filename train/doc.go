@@ -4,9 +4,9 @@
 //
 //	c := train.Default()                      // or train.Preset("small")
 //	c.Recipe = "fp8-smooth"
-//	devices, err := backend.Open("emu", backend.Options{})
-//	job, err := train.NewJob(c, devices[0].Spec()) // records the programs; needs no data, only the device's Spec
-//	t, err := train.NewTrainer(job, corpus, devices)
+//	device, err := backend.Open("emu", backend.Options{})
+//	job, err := train.NewJob(c, device.Spec()) // records the programs; needs no data, only the device's Spec
+//	t, err := train.NewTrainer(job, corpus, device, nil)
 //	err = t.Init(ctx)                         // or InitFrom, or Restore
 //	for range c.Train.Steps {
 //		result, err := t.Next(ctx)
@@ -67,7 +67,7 @@
 //
 // # Caveats
 //
-// A Trainer is for one goroutine; it runs its ranks in goroutines of its own.
+// A Trainer is one rank, for one goroutine.
 // Batches, random bits and the order of sums depend on the configuration alone, so
 // a run is reproducible bit for bit on the same backend, device model and arithmetic
 // (backend.Spec), with any number of threads. Another number of ranks or another

@@ -49,10 +49,8 @@
 // # Threads and ranks
 //
 // A device is one rank: a pool of workers, one of which is the goroutine that calls
-// Run. Options.Ranks opens several devices, which divide the threads among them and
-// run collectives as one group. Call each rank's Run from its own goroutine, with a
-// context that ends when any rank fails (golang.org/x/sync/errgroup makes one): a
-// collective waits for all ranks. It fails when its context ends, when another rank
-// fails, or when the ranks that it waits for finish no op within OCTET_TIMEOUT (by
-// default ten minutes). The group has then ended for good.
+// Run. Ranks of one process (world.Local) divide the threads among them. Call each
+// rank's Run from its own goroutine: a collective waits for all ranks. It fails when its
+// context ends, when another rank fails, or when the ranks that it waits for finish no op
+// within the group's timeout. The group has then ended for good.
 package emu

@@ -119,7 +119,9 @@ func sameRun(t *testing.T, want, got string) {
 	checkpoints := names(t, filepath.Join(want, "checkpoints"))
 	last := checkpoints[len(checkpoints)-1]
 	require.Contains(t, names(t, filepath.Join(got, "checkpoints")), last)
-	for _, file := range []string{"model.safetensors", "optimizer.safetensors", "state.json", "config.json", "MANIFEST.json"} {
+	files := names(t, filepath.Join(want, "checkpoints", last))
+	require.Equal(t, files, names(t, filepath.Join(got, "checkpoints", last)))
+	for _, file := range files {
 		require.Equal(t, []byte(read(t, want, "checkpoints", last, file)), []byte(read(t, got, "checkpoints", last, file)), file)
 	}
 }
