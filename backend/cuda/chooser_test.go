@@ -29,9 +29,9 @@ func TestChoicesAreReused(t *testing.T) {
 		c := v.Tensor(backend.Stash, "c", fp8.F32, 32, 32)
 		p := v.Program("product")
 		p.Add(&backend.MatMul{A: a, B: b, TransB: true, Out: c})
-		list, err := open("", backend.Options{Choices: choices})
+		opened, err := open("", backend.Options{Choices: choices})
 		require.NoError(t, err)
-		d = list[0].(*device)
+		d = opened.(*device)
 		var _ backend.Chooser = d
 		require.NotContains(t, d.Spec().Arithmetic, "algorithms", "none yet")
 		loaded, err := d.Load(p)
@@ -78,8 +78,8 @@ func TestChoicesAreReused(t *testing.T) {
 	// Choices of an earlier process are kept, even if no loaded program needs them.
 	idle, err := open("", backend.Options{Choices: made})
 	require.NoError(t, err)
-	require.Equal(t, made, idle[0].(backend.Chooser).Choices())
-	require.NoError(t, idle[0].Close())
+	require.Equal(t, made, idle.(backend.Chooser).Choices())
+	require.NoError(t, idle.Close())
 }
 
 // An algorithm that cuBLASLt offers but refuses to run is skipped.
@@ -131,10 +131,10 @@ func TestAlgorithmsRunBeforeTheyAreRecorded(t *testing.T) {
 			var choices []byte
 			start := func() *device {
 				require.NoError(t, forgetGPUs()) // with their loaded kernels
-				list, err := open("", backend.Options{Choices: choices})
+				b, err := open("", backend.Options{Choices: choices})
 				require.NoError(t, err)
 				p := gemmProgram()
-				d := list[0].(*device)
+				d := b.(*device)
 				loaded, err := d.Load(p)
 				require.NoError(t, err)
 				runTwice(t, d, loaded[0])

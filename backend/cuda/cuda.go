@@ -189,19 +189,18 @@ func specOf(capability, version int) backend.Spec {
 	}
 }
 
-// open opens one backend per rank on consecutive GPUs: cuda:2 with two ranks uses GPUs 2
-// and 3.
+// open opens the GPU of a rank: cuda:2 with two ranks on a machine uses GPUs 2 and 3.
 func open(device string, o backend.Options) (backend.Backend, error) {
 	opts, err := parse(device)
 	if err != nil {
 		return nil, err
 	}
-	list, err := openRanks(opts, o)
+	d, err := openRank(opts, o)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
 			err = fmt.Errorf("%w, or use --backend emu", err)
 		}
 		return nil, fmt.Errorf("backend cuda: %w", err)
 	}
-	return list[0], nil
+	return d, nil
 }

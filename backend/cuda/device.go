@@ -37,67 +37,29 @@ type device struct {
 
 	earlier, chosen choices // algorithms of GEMMs: of the resumed run, and of this one
 
-	// Of one rank among several.
-	rank      int
-	group     *group // nil for a single rank
-	comm      *libcuda.Comm
+	*member              // nil for a single rank
 	recording sync.Mutex // held while the stream is captured
 	marks     []string   // names of collectives, see binder
 }
 
-// openRanks opens consecutive GPUs, and connects them if there are several.
-func openRanks(opts options, o backend.Options) (_ []backend.Backend, err error) {
-	first, ranks := opts.gpu, max(1, o.Ranks)
-	if driver, err := libcuda.ProbeDriver(); err == nil && first < len(driver.GPUs) && first+ranks > len(driver.GPUs) {
-		return nil, fmt.Errorf("%w: %d ranks need GPUs %d to %d, CUDA shows %d to this process (CUDA_VISIBLE_DEVICES chooses them): set train.ranks = %d, or use --backend emu",
-			backend.ErrUnsupported, ranks, first, first+ranks-1, len(driver.GPUs), len(driver.GPUs)-first)
+// openRank opens the GPU of a rank, and connects it to those of the other ranks.
+func openRank(opts options, o backend.Options) (backend.Backend, error) {
+	place := o.Group.Place()
+	ordinal := opts.gpu + place.LocalRank
+	if driver, err := libcuda.ProbeDriver(); err == nil && opts.gpu < len(driver.GPUs) && ordinal >= len(driver.GPUs) {
+		return nil, fmt.Errorf("%w: rank %d needs GPU %d, CUDA shows %d to this process (CUDA_VISIBLE_DEVICES chooses them): start %d ranks on this machine, or use --backend emu",
+			backend.ErrUnsupported, place.Rank, ordinal, len(driver.GPUs), len(driver.GPUs)-opts.gpu)
 	}
-	var devices []*device
-	defer func() {
-		if err != nil {
-			for _, d := range devices {
-				_ = d.Close() // the first error is the cause
-			}
-		}
-	}()
-	var g *group // nil: a single rank has no deadlines
-	if ranks > 1 {
-		if g, err = newGroup(ranks, o.BeforeExit); err != nil {
-			return nil, err
-		}
-		defer func() {
-			if err != nil {
-				g.dissolve()
-			}
-		}()
+	d, err := openDevice(ordinal, opts, o.Choices)
+	if err != nil {
+		return nil, err
 	}
-	for i := range ranks {
-		openOne := func() error {
-			d, err := openDevice(first+i, opts, o.Choices)
-			if err == nil {
-				devices = append(devices, d)
-			}
-			return err
-		}
-		if g == nil {
-			err = openOne()
-		} else {
-			err = g.during(i, fmt.Sprintf("open GPU %d", first+i), openOne)
-		}
-		if err != nil {
-			return nil, err
+	if o.Group != nil {
+		if err := d.join(o.Group); err != nil {
+			return nil, errors.Join(err, d.Close())
 		}
 	}
-	if g != nil {
-		if err := g.connect(devices); err != nil {
-			return nil, err
-		}
-	}
-	list := make([]backend.Backend, ranks)
-	for i, d := range devices {
-		list[i] = d
-	}
-	return list, nil
+	return d, nil
 }
 
 func openDevice(ordinal int, opts options, earlier []byte) (*device, error) {
@@ -138,7 +100,7 @@ func (d *device) arithmetic() string {
 	if d.mma {
 		text += "+attention-mma"
 	}
-	if d.group != nil {
+	if d.member != nil {
 		text += "+nccl" + d.comm.Version
 	}
 	if mark := d.chosen.fingerprint(); mark != "" {
@@ -158,10 +120,10 @@ func (d *device) Choices() []byte {
 
 // ranks returns the number of ranks.
 func (d *device) ranks() int {
-	if d.group == nil {
+	if d.member == nil {
 		return 1
 	}
-	return len(d.group.ranks)
+	return d.group.Size()
 }
 
 // allocVars allocates one zeroed block for variables, except for those in external memory.
@@ -183,8 +145,7 @@ func (d *device) allocVars(fresh []*backend.Tensor) (err error) {
 		return err
 	}
 	d.blocks = append(d.blocks, at)
-	err = d.watched("clear the variables", func() error { return d.stream.Fill(at, 0, int(bytes)) })
-	if err != nil {
+	if err := d.stream.Fill(at, 0, int(bytes)); err != nil {
 		return d.failure("clear the variables", bytes, err)
 	}
 	for t, offset := range offsets {
@@ -196,15 +157,8 @@ func (d *device) allocVars(fresh []*backend.Tensor) (err error) {
 // alloc allocates device memory, at least align bytes; Close frees it.
 func (d *device) alloc(what string, bytes int64) (libcuda.Ptr, error) {
 	bytes = max(bytes, align)
-	var at libcuda.Ptr
-	err := d.watched("allocate "+what, func() (err error) {
-		at, err = d.gpu.Alloc(int(bytes))
-		return err
-	})
+	at, err := d.gpu.Alloc(int(bytes))
 	if err != nil {
-		if at != 0 {
-			d.blocks = append(d.blocks, at) // the group ended during the call: Close frees it
-		}
 		return 0, d.failure("allocate "+what, bytes, err)
 	}
 	d.allocated += bytes
@@ -228,21 +182,19 @@ func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
 	return d.addresses[t.Root()] + libcuda.Ptr(t.DType.Bytes(t.Offset)), nil
 }
 
-// Close frees this backend's memory and ends its group. The GPU stays open for other
-// backends, unless it was adopted. On a lost device, errors of freeing are ignored.
+// Close frees this backend's memory. The GPU stays open for other backends, unless it was
+// adopted. On a lost device, errors of freeing are ignored.
 func (d *device) Close() error {
 	if !d.vars.Close() {
 		return nil
 	}
-	if d.group == nil {
+	m := d.member
+	if m == nil {
 		return d.free()
 	}
-	group := d.group
-	group.watch(d.rank, closing)
-	group.retire(d.rank)
+	m.stop()
 	err := d.free()
-	group.finish(d.rank)
-	group.close()
+	m.close()
 	return err
 }
 
@@ -255,9 +207,6 @@ func (d *device) free() error {
 		}
 	}
 	note(d.stream.Synchronize()) // the device may still use what is freed
-	if d.group != nil {
-		d.group.remove(d.rank)
-	}
 	for _, x := range d.executables {
 		note(x.close())
 	}
@@ -279,8 +228,8 @@ func (d *device) free() error {
 // failure explains an error of the device: the action, and its bytes if they matter.
 func (d *device) failure(what string, bytes int64, err error) error {
 	who := "cuda"
-	if d.group != nil {
-		who = fmt.Sprintf("cuda: rank %d", d.rank)
+	if d.member != nil {
+		who = fmt.Sprintf("cuda: rank %d", d.group.Rank())
 	}
 	var e *libcuda.Error
 	switch {

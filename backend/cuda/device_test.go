@@ -42,10 +42,10 @@ func forgetGPUs() error {
 
 func openOne(t testing.TB) *device {
 	t.Helper()
-	list, err := open("", backend.Options{})
+	d, err := open("", backend.Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, list[0].Close()) })
-	return list[0].(*device)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	return d.(*device)
 }
 
 // TestConformance runs the conformance suite through kernels, cuBLASLt and driver. With
@@ -313,9 +313,8 @@ func TestDeviceLost(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			standIns(t)
 			_, p, a, _, out := adding(4, 4)
-			list, err := open("", backend.Options{})
+			d, err := open("", backend.Options{})
 			require.NoError(t, err)
-			d := list[0]
 			loaded, err := d.Load(p)
 			require.NoError(t, err)
 			require.NoError(t, d.Write(a, make([]byte, a.Bytes())))

@@ -56,7 +56,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	}
 	cubins, err := d.gpu.compile(sources(calls)...)
 	if err == nil {
-		err = d.watched("load kernels", func() error { return d.gpu.load(cubins) })
+		err = d.gpu.load(cubins)
 	}
 	if err != nil {
 		return nil, d.failure("compile or load kernels", 0, err)
@@ -69,11 +69,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		x := &executable{memory: m, nodes: p.Nodes(), what: "run program " + p.Name(), workspace: t.workspace}
 		d.executables = append(d.executables, x)
 		for j, n := range x.nodes {
-			var ready []readyCall
-			err := d.watched(n.Path()+": choose an algorithm", func() (err error) {
-				ready, err = t.prepare(calls[i][j])
-				return err
-			})
+			ready, err := t.prepare(calls[i][j])
 			x.calls = append(x.calls, ready) // also after an error, so that close frees it
 			if errors.Is(err, libcuda.ErrNoAlgorithm) {
 				return nil, unsupportedGEMM(n, err)
@@ -134,7 +130,7 @@ func (x *executable) Run(ctx context.Context) error {
 	if x.stream == nil {
 		return backend.ErrClosed
 	}
-	return x.wait(x.what, func() error {
+	return x.wait(func() error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -178,20 +174,18 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 	if x.stream == nil {
 		return backend.ErrClosed
 	}
-	if group, rank := x.group, x.rank; group != nil { // x may be closed when the context ends
-		defer context.AfterFunc(ctx, func() { group.leave(rank, ctx.Err()) })()
-	}
+	defer context.AfterFunc(ctx, x.stopper(ctx))()
 	for i, n := range x.nodes {
 		err := ctx.Err()
 		if err == nil {
-			err = x.wait(n.Path(), func() error { return x.issue(i) })
+			err = x.wait(func() error { return x.issue(i) })
 		}
 		if err == nil {
 			err = x.synchronize(n.Path())
 		}
 		if err == nil {
-			if err = observe(n, x.memory); err != nil && x.group != nil {
-				x.group.leave(x.rank, err)
+			if err = observe(n, x.memory); err != nil {
+				x.fail(err)
 			}
 		}
 		if err != nil {
@@ -201,6 +195,13 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 	return nil
 }
 
+// stopper returns a function that ends the group because the context ended. The executable may
+// be closed then.
+func (x *executable) stopper(ctx context.Context) func() {
+	m := x.member
+	return func() { m.fail(ctx.Err()) }
+}
+
 // RunTimed implements backend.Timed with events between the nodes. A node's time includes
 // the gaps between its kernels; where launches take longer than kernels, it is the time
 // of the launches. BenchmarkOutside bounds both.
@@ -208,9 +209,7 @@ func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, st
 	if x.stream == nil {
 		return backend.ErrClosed
 	}
-	if group, rank := x.group, x.rank; group != nil {
-		defer context.AfterFunc(ctx, func() { group.leave(rank, ctx.Err()) })()
-	}
+	defer context.AfterFunc(ctx, x.stopper(ctx))()
 	for len(x.clock) <= len(x.nodes) {
 		e, err := x.gpu.NewEvent()
 		if err != nil {
@@ -224,7 +223,7 @@ func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, st
 		}
 		return ctx.Err()
 	}
-	err := x.wait(x.what, func() error {
+	err := x.wait(func() error {
 		err := record(0)
 		for i := 0; err == nil && i < len(x.nodes); i++ {
 			if err = x.issue(i); err == nil {

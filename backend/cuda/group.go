@@ -3,10 +3,11 @@
 package cuda
 
 import (
+	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"octet/backend"
@@ -14,38 +15,32 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// group is the GPUs of one process that train together, one rank per GPU. Every rank runs
-// its programs from its own goroutine; collectives synchronize on the devices.
+// member connects a GPU to those of the other ranks. A goroutine watches both:
 //
-// A rank that waits for its device may wait for all other ranks, and the driver has no
-// timeout. Two goroutines watch the ranks (watch.go).
-//
-// A rank that fails, whose context ends or that is closed ends the group for good. NCCL's
-// kernels are aborted, so that no rank waits for them, and every rank returns the reason
-// from then on. The memory that an aborted kernel writes, and everything computed from
-// it, is invalid, so reads fail too. If the first rank is closed while all ranks are
-// idle, nothing is aborted.
-type group struct {
-	comms      []*libcuda.Comm
-	calls      []sync.Mutex  // by rank, held during NCCL calls
-	polling    sync.Mutex    // held while a device or communicator is polled
-	timeout    time.Duration // of one wait of a rank
-	beforeExit func(error)   // see backend.Options
+//   - The device's collectives copy their numbers to the host when the device reaches them.
+//     The goroutine tells the group how far the device is, and whether the host waits for
+//     it, because a host that waits for its device may wait for all other ranks.
+//   - An error of the device or of NCCL's communicator ends the group.
+//   - When the group has ended, it aborts the communicator, so that the host's waits return.
+//     The memory that an aborted kernel writes, and everything computed from it, is invalid,
+//     so reads fail, too.
+type member struct {
+	group *world.Group
+	comm  *libcuda.Comm
 
-	// No driver or NCCL call is made with mu held: such a call may hang, and
-	// watchDeadlines needs mu.
-	mu       sync.Mutex
-	ranks    []*device // nil before the rank is connected, and once it is closed
-	waits    []wait    // by rank
-	open     int       // ranks that are not closed
-	ended    error     // the reason; nil while the group works
-	aborting bool      // the group ended with an abort
-	released chan struct{}
+	using   sync.Mutex               // held during NCCL calls
+	waiting atomic.Bool              // the host waits for the device
+	names   atomic.Pointer[[]string] // of the device's collectives; mark i+1 stands for names[i]
+
+	closing  chan struct{} // closed to end the goroutine
+	watched  chan struct{} // closed when it has ended
+	released chan struct{} // closed when the communicator is free
 }
 
 const (
-	// releaseTimeout is how long the last closed rank waits until NCCL's communicators
-	// are freed. On a lost device that may never happen.
+	watchEvery = 200 * time.Millisecond
+	// releaseTimeout is how long Close waits until NCCL's communicator is freed. On a lost
+	// device that may never happen.
 	releaseTimeout = 10 * time.Second
 	// callTimeout is how long an abort waits for an NCCL call that uses the communicator.
 	// Calls that enqueue work take microseconds; one that takes longer waits within NCCL
@@ -53,221 +48,88 @@ const (
 	callTimeout = time.Second
 )
 
-// newGroup returns a group whose ranks have no devices yet, and starts to watch their
-// deadlines: opening a GPU can hang like any other driver call.
-func newGroup(ranks int, beforeExit func(error)) (*group, error) {
-	timeout, err := world.Timeout()
-	if err != nil {
-		return nil, err
+// join connects the device to those of the other ranks, which call join, too.
+func (d *device) join(g *world.Group) error {
+	if l := nccl(d.Version); !l.OK {
+		return fmt.Errorf("%w that %d ranks can use: NCCL cannot be loaded: %s; %s, set train.ranks = 1", backend.ErrNoDevice, g.Size(), l.Detail, l.Fix)
 	}
-	g := &group{
-		ranks: make([]*device, ranks), calls: make([]sync.Mutex, ranks), timeout: timeout, beforeExit: beforeExit,
-		waits: make([]wait, ranks), open: ranks, released: make(chan struct{}),
-	}
-	go g.watchDeadlines()
-	return g, nil
-}
-
-// connect gives the group its devices, in the order of their ranks.
-func (g *group) connect(devices []*device) error {
-	if l := nccl(devices[0].Version); !l.OK {
-		return fmt.Errorf("%w that %d ranks can use: NCCL cannot be loaded: %s; %s, set train.ranks = 1", backend.ErrNoDevice, len(devices), l.Detail, l.Fix)
-	}
-	var gpus []*libcuda.Device
-	for _, d := range devices {
-		gpus = append(gpus, d.gpu.Device)
-	}
-	err := g.during(0, "connect the GPUs by NCCL", func() error {
-		comms, err := libcuda.NewComms(gpus)
-		if err != nil {
-			return err
+	// Exchange, InitRank and their errors have no other deadline than the group's.
+	ctx := context.Background()
+	var id []byte
+	var err error
+	if g.Rank() == 0 {
+		if id, err = libcuda.UniqueID(d.Version); err != nil {
+			return fmt.Errorf("connect %d GPUs: %w (set NCCL_DEBUG=WARN for details)", g.Size(), err)
 		}
-		return g.join(devices, comms)
-	})
-	if err != nil {
-		return fmt.Errorf("connect %d GPUs: %w (set NCCL_DEBUG=WARN for details)", len(devices), err)
 	}
-	go g.watchDevices()
+	ids, err := g.Exchange(ctx, "NCCL's unique id", id)
+	if err != nil {
+		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
+	}
+	comm, err := libcuda.NewComm(d.gpu.Device, ids[0], g.Rank(), g.Size())
+	if err != nil {
+		return fmt.Errorf("connect GPU %s as rank %d of %d: %w (set NCCL_DEBUG=WARN for details)", d.Name, g.Rank(), g.Size(), err)
+	}
+	d.member = &member{group: g, comm: comm, closing: make(chan struct{}), watched: make(chan struct{}), released: make(chan struct{})}
+	d.spec.Arithmetic = d.arithmetic()
+	if err := g.Compare(ctx, world.Identity{{Name: "GPU and its libraries", Value: d.spec.Arithmetic}}); err != nil {
+		return err
+	}
+	go d.member.watch(d, d.stream)
 	return nil
 }
 
-// join stores the devices and their communicators, by rank. If the group has ended
-// meanwhile, its abort missed these communicators, so join aborts them.
-func (g *group) join(devices []*device, comms []*libcuda.Comm) error {
-	g.mu.Lock()
-	ended := g.ended
-	if ended == nil {
-		copy(g.ranks, devices)
-		g.comms = comms
-	}
-	g.mu.Unlock()
-	if ended != nil {
-		var all sync.WaitGroup
-		for _, c := range comms {
-			all.Go(func() { _ = c.Abort() }) // ended is the cause
+// watch runs until the device is closed or the group has ended.
+func (m *member) watch(d *device, s *libcuda.Stream) {
+	defer close(m.watched)
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-m.closing:
+			return
+		case <-m.group.Done():
+			m.abort()
+			return
+		case <-ticker.C:
 		}
-		all.Wait()
-		return ended
+		m.tell(d.mark())
+		if err := m.poll(d, s); err != nil {
+			m.group.Fail(world.CodeFailed, d.failure("its last collective is "+d.lastCollective(), 0, err))
+		}
 	}
-	for rank, d := range devices {
-		d.group, d.rank, d.comm = g, rank, comms[rank]
-		d.spec.Arithmetic = d.arithmetic()
+}
+
+// tell tells the group the last collective that the device has reached.
+func (m *member) tell(mark uint64) {
+	m.group.AtOp(int(mark))
+	if names := m.names.Load(); m.waiting.Load() && names != nil && mark > 0 && mark <= uint64(len(*names)) {
+		m.group.Waits(&(*names)[mark-1])
+		return
 	}
-	return nil
+	m.group.Continues()
 }
 
-// dissolve stops watching a group whose devices could not be opened.
-func (g *group) dissolve() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.open = 0
-}
-
-// watch starts a wait of a rank.
-func (g *group) watch(rank int, what string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.waits[rank] = wait{what: what}
-}
-
-// begin starts a wait of a rank and returns an error if the group has ended.
-func (g *group) begin(rank int, what string) error {
-	g.watch(rank, what)
-	return g.err()
-}
-
-// during calls do, which may hang and waits for no other rank. An error of do does not
-// end the group; if the group ended during the call, during returns the reason.
-func (g *group) during(rank int, what string, do func() error) error {
-	defer g.finish(rank)
-	if err := g.begin(rank, what); err != nil {
-		return err
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	return g.err()
-}
-
-// finish ends a wait of a rank.
-func (g *group) finish(rank int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.waits[rank] = wait{}
-}
-
-// done ends a wait of a rank. It returns the reason why the group ended, or else ends the
-// group with err.
-func (g *group) done(rank int, err error) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.waits[rank] = wait{}
-	if g.ended != nil {
-		return g.ended
-	}
-	if err != nil {
-		g.end(rank, err)
+// poll returns an error of the communicator or of the device, without waiting for them.
+func (m *member) poll(d *device, s *libcuda.Stream) error {
+	err := m.comm.Err()
+	if err == nil && d.recording.TryLock() { // querying a captured stream would invalidate the graph
+		_, err = s.Idle()
+		d.recording.Unlock()
 	}
 	return err
 }
 
-// err returns the reason why the group ended, nil while it works.
-func (g *group) err() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.ended
-}
-
-// leave ends the group because of a rank.
-func (g *group) leave(rank int, cause error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.end(rank, cause)
-}
-
-// retire ends the group because a rank is being closed.
-func (g *group) retire(rank int) {
-	idle := g.idle()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	cause := errors.New("it was closed")
-	if g.ended == nil && idle {
-		g.ended = left(rank, cause)
-		return
+// abort frees the communicator, which ends the collectives that the device waits in. NCCL keeps
+// it while graphs use it, so that abort may return after the graphs were closed.
+func (m *member) abort() {
+	if lockWithin(&m.using, callTimeout) {
+		m.using.Unlock() // after the group has ended no new call begins
 	}
-	g.end(rank, cause)
-}
-
-// idle reports whether all ranks are idle and without errors.
-func (g *group) idle() bool {
-	if !lockWithin(&g.polling, callTimeout) {
-		return false
-	}
-	defer g.polling.Unlock()
-	for rank := range g.calls {
-		d, waiting := g.member(rank)
-		if d == nil || waiting || d.comm.Err() != nil || !d.recording.TryLock() {
-			return false
-		}
-		idle, err := d.stream.Idle()
-		d.recording.Unlock()
-		if err != nil || !idle {
-			return false
-		}
-	}
-	return true
-}
-
-// member returns the device of a rank, and whether the rank waits for anything but its
-// Close. It returns no device once the group has ended: communicators and streams are
-// being freed.
-func (g *group) member(rank int) (d *device, waiting bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ended != nil {
-		return nil, false
-	}
-	what := g.waits[rank].what
-	return g.ranks[rank], what != "" && what != closing
-}
-
-// remove takes a rank out of the group before its memory is freed.
-func (g *group) remove(rank int) {
-	if lockWithin(&g.polling, callTimeout) { // a timeout means that the driver hangs, and Close will hang too
-		defer g.polling.Unlock()
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.ranks[rank] = nil
-}
-
-func left(rank int, cause error) error {
-	return fmt.Errorf("cuda: %w: rank %d left the group: %w", backend.ErrDeviceLost, rank, cause)
-}
-
-// end ends the group unless it has ended. The caller holds mu.
-func (g *group) end(rank int, cause error) {
-	if g.ended != nil {
-		return
-	}
-	if !errors.Is(cause, backend.ErrDeviceLost) {
-		cause = left(rank, cause)
-	}
-	g.ended, g.aborting = cause, true
-	g.release(func(rank int) error {
-		g.awaitCalls(rank)
-		return g.comms[rank].Abort()
-	})
-}
-
-// awaitCalls waits until a rank is in no NCCL call and its communicator is not polled, up
-// to callTimeout for each. After the group has ended no new call begins.
-func (g *group) awaitCalls(rank int) {
-	for _, m := range []*sync.Mutex{&g.calls[rank], &g.polling} {
-		if lockWithin(m, callTimeout) {
-			m.Unlock()
-		}
-	}
+	go func() {
+		defer close(m.released)
+		_ = m.comm.Abort() // the group's error is the cause
+	}()
 }
 
 // lockWithin locks m, and returns false if that takes longer than the timeout.
@@ -280,82 +142,90 @@ func lockWithin(m *sync.Mutex, timeout time.Duration) bool {
 	return true
 }
 
-// release frees all communicators, one goroutine each, as NCCL requires.
-func (g *group) release(give func(rank int) error) {
-	var all sync.WaitGroup
-	for rank := range g.comms {
-		all.Go(func() { _ = give(rank) }) // an error comes too late to matter
-	}
-	go func() {
-		all.Wait()
-		close(g.released)
-	}()
+// stop ends the watch before the device frees its memory.
+func (m *member) stop() {
+	close(m.closing)
+	<-m.watched
 }
 
-// close removes a rank that has freed its graphs. The last rank waits for the
-// communicators: NCCL keeps them while graphs use them.
-func (g *group) close() {
-	g.mu.Lock()
-	g.open--
-	last, inOrder := g.open == 0, !g.aborting
-	g.mu.Unlock()
-	if !last {
-		return
-	}
-	if inOrder {
-		g.release(func(rank int) error { return g.comms[rank].Destroy() })
+// close frees the communicator, after the graphs were closed.
+func (m *member) close() {
+	if m.group.Err() == nil {
+		go func() {
+			defer close(m.released)
+			_ = m.comm.Destroy() // returns when all ranks have called it
+		}()
 	}
 	select {
-	case <-g.released:
+	case <-m.released:
 	case <-time.After(releaseTimeout):
 	}
 }
 
-// wait calls do, which may wait for other ranks, under the group's deadline. An error
-// ends the group.
-func (d *device) wait(what string, do func() error) error {
-	if d.group == nil {
+// ended returns why the group ended; nil while it works.
+func (m *member) ended() error {
+	if m == nil {
+		return nil
+	}
+	if err := m.group.Err(); err != nil {
+		return fmt.Errorf("cuda: %w: %w", backend.ErrDeviceLost, err)
+	}
+	return nil
+}
+
+// fail ends the group because of this rank.
+func (m *member) fail(err error) {
+	if m != nil {
+		m.group.Fail(world.CodeFailed, err)
+	}
+}
+
+// wait calls do, which may wait for other ranks. An error ends the group. If the group has
+// ended, it returns why.
+func (d *device) wait(do func() error) error {
+	if d.member == nil {
 		return do()
 	}
-	err := d.group.begin(d.rank, what)
-	if err == nil {
-		err = do()
+	if err := d.ended(); err != nil {
+		return err
 	}
-	return d.group.done(d.rank, err)
+	d.waiting.Store(true)
+	err := do()
+	d.waiting.Store(false)
+	if ended := d.ended(); ended != nil {
+		return ended
+	}
+	if err != nil {
+		d.fail(err)
+	}
+	return err
 }
 
-// watched calls do, which may hang in the driver and waits for no other rank, under the
-// group's deadline.
-func (d *device) watched(what string, do func() error) error {
-	if d.group == nil {
-		return do()
-	}
-	return d.group.during(d.rank, what, do)
-}
+// mark returns the number of the last collective that the device has reached, from 1; 0 before
+// the first.
+func (d *device) mark() uint64 { return binary.LittleEndian.Uint64(d.staging.Bytes[markAt:]) }
 
-// setMarks stores the names of collectives, which a watcher may read concurrently.
-func (d *device) setMarks(marks []string) {
-	if d.group != nil {
-		d.group.mu.Lock()
-		defer d.group.mu.Unlock()
-	}
-	d.marks = marks
-}
-
-// lastCollective returns the name of the collective that the device reached last, for
-// errors: the host cannot see into a running graph.
+// lastCollective returns its name, for errors: the host cannot see into a running graph.
 func (d *device) lastCollective() string {
-	mark := binary.LittleEndian.Uint64(d.staging.Bytes[markAt:])
-	if mark == 0 || mark > uint64(len(d.marks)) {
+	names, mark := d.names.Load(), d.mark()
+	if names == nil || mark == 0 || mark > uint64(len(*names)) {
 		return "none"
 	}
-	return d.marks[mark-1]
+	return (*names)[mark-1]
+}
+
+// setMarks stores the names of collectives, which the goroutine may read concurrently.
+func (d *device) setMarks(marks []string) {
+	d.marks = marks
+	if d.member != nil {
+		d.names.Store(&marks)
+	}
 }
 
 // runCollective enqueues a collective. A single rank copies its input at most.
 func (d *device) runCollective(c *collective) error {
 	from, to := libcuda.Ptr(c.from), libcuda.Ptr(c.to)
-	if d.group == nil {
+	if d.member == nil {
 		bytes := c.n
 		if c.kind == reduceScatter {
 			bytes *= 4
@@ -365,12 +235,10 @@ func (d *device) runCollective(c *collective) error {
 		}
 		return d.stream.Copy(to, from, bytes)
 	}
-	// An aborted communicator is freed, so it must not be used. An abort waits for this
-	// call (awaitCalls).
-	calls := &d.group.calls[d.rank]
-	calls.Lock()
-	defer calls.Unlock()
-	if err := d.group.err(); err != nil {
+	// An aborted communicator is freed, so it must not be used: abort waits for this call.
+	d.using.Lock()
+	defer d.using.Unlock()
+	if err := d.ended(); err != nil {
 		return err
 	}
 	if err := d.stream.DownloadPinned(d.staging.Pinned, markAt, libcuda.Ptr(c.mark), markBytes); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"octet/backend"
 	"octet/backend/conformance"
+	"octet/backend/world"
 	"octet/csrc/libcuda"
 	"octet/csrc/standin"
 	"octet/fp8"
@@ -71,23 +72,24 @@ func TestRanksShareTheOptimizer(t *testing.T) {
 
 // pair is two ranks, each with a program that all-reduces x.
 type pair struct {
+	groups  []*world.Group
 	devices []backend.Backend
 	x       [2]*backend.Tensor
 	run     [2]backend.Executable
 }
 
-func openPair(t *testing.T, device string) *pair {
+func openPair(t *testing.T, device string, timeout time.Duration) *pair {
 	t.Helper()
 	standin.Only(t, "NCCL does not report a missing rank")
-	devices, err := open(device, backend.Options{Ranks: 2})
-	require.NoError(t, err)
-	p := &pair{devices: devices}
+	p := &pair{groups: world.Local(2, timeout), devices: make([]backend.Backend, 2)}
 	t.Cleanup(func() {
-		for _, d := range p.devices {
-			require.NoError(t, d.Close())
-		}
+		require.NoError(t, p.each(func(rank int) error { return p.devices[rank].Close() }))
 	})
-	for i, d := range devices {
+	require.NoError(t, world.Each(p.groups, func(g *world.Group) (err error) {
+		p.devices[g.Rank()], err = open(device, backend.Options{Group: g})
+		return err
+	}))
+	for i, d := range p.devices {
 		v := backend.NewVars()
 		p.x[i] = v.Tensor(backend.Stash, "x", fp8.F32, 4)
 		program := v.Program("meeting")
@@ -142,7 +144,7 @@ func (p *pair) ends(t *testing.T, err error, words ...string) {
 func TestCollectivesInGraphs(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "3")
-	p := openPair(t, "1")
+	p := openPair(t, "1", time.Minute)
 	require.Contains(t, p.devices[0].Spec().Device, "Stand-in 1")
 	require.Contains(t, p.devices[1].Spec().Device, "Stand-in 2")
 	require.Contains(t, p.devices[0].Spec().Arithmetic, "+nccl2.30.7")
@@ -190,16 +192,16 @@ func TestOneRankLosesItsDevice(t *testing.T) {
 	})
 	c := small("bf16")
 	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks = 1, 0, 2
-	tr, devices := trainer(t, c, "cuda")
+	tm := newTeam(t, c, "cuda")
 	standin.Set(t, "STANDIN_LOST", "400") // in about the third step
 	var err error
 	for step := 0; err == nil && step < 10; step++ {
-		_, err = tr.Next(t.Context())
+		_, err = tm.next(t.Context(), false)
 	}
 	require.ErrorIs(t, err, backend.ErrDeviceLost)
-	require.Regexp(t, `^cuda: rank [01]: .*: device lost: cu\w+ returned 700: .*; only a new process gets the GPU back, start again$`, err.Error())
-	for _, d := range devices {
-		require.ErrorIs(t, d.Read(tr.Loss, make([]byte, 4)), backend.ErrDeviceLost, "the memory of an interrupted step is invalid")
+	require.Regexp(t, `cuda: rank [01]: .*: device lost: cu\w+ returned 700: .*; only a new process gets the GPU back, start again$`, err.Error())
+	for rank, d := range tm.devices {
+		require.ErrorIs(t, d.Read(tm.ranks[rank].Loss, make([]byte, 4)), backend.ErrDeviceLost, "the memory of an interrupted step is invalid")
 	}
 }
 
@@ -207,13 +209,12 @@ func TestOneRankLosesItsDevice(t *testing.T) {
 func TestMissingRank(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
-	t.Setenv("OCTET_TIMEOUT", "1s")
-	p := openPair(t, "")
+	p := openPair(t, "", time.Second)
 	require.NoError(t, p.run[1].Run(t.Context()))
 	begin := time.Now()
 	_, err := p.read(1)
-	require.Greater(t, time.Since(begin), watchEvery, "about six ticks fit in the timeout") // a tick after a late one may be short
-	p.ends(t, err, "rank 1", "waited 1s", "its last collective is allreduce of x:fp32[4]", "OCTET_TIMEOUT")
+	require.Greater(t, time.Since(begin), time.Second)
+	p.ends(t, err, "rank 0: the other ranks waited for it for 1s; its last collective is ", "(OCTET_TIMEOUT gives more time)")
 
 	// A rank that was recording does not use its freed communicator.
 	require.ErrorIs(t, p.devices[0].(*device).runCollective(&collective{}), backend.ErrDeviceLost)
@@ -224,30 +225,31 @@ func TestMissingRank(t *testing.T) {
 func TestAbortWaitsForCalls(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
-	d := openPair(t, "").devices[0].(*device)
-	d.group.calls[0].Lock() // as in runCollective
-	d.group.leave(1, context.Canceled)
+	p := openPair(t, "", time.Minute)
+	d := p.devices[0].(*device)
+	d.using.Lock() // as in runCollective
+	p.groups[1].Fail(world.CodeFailed, context.Canceled)
 	time.Sleep(20 * time.Millisecond)
 	require.NoError(t, d.comm.Err(), "the communicator is not freed yet")
 	select {
-	case <-d.group.released:
+	case <-d.released:
 	case <-time.After(time.Minute):
 		t.Fatal("the communicator was not aborted during a hanging call")
 	}
-	d.group.calls[0].Unlock()
+	d.using.Unlock()
 	require.Error(t, d.comm.Err())
 	require.ErrorIs(t, d.runCollective(&collective{}), backend.ErrDeviceLost)
 }
 
-// Closing idle ranks destroys the communicators; closing a rank with work on its stream
-// aborts them.
+// Closing ranks destroys the communicators; those of a group that has ended are aborted. After
+// closing them, the same group can open devices again, as a change of recipe does.
 func TestClosingRanks(t *testing.T) {
 	const destroyed, aborted = 5, 4 // error codes of the stand-in
-	for left, end := range map[int]int{0: destroyed, 1: aborted} {
-		t.Run(fmt.Sprint(left), func(t *testing.T) {
+	for _, end := range []int{destroyed, aborted} {
+		t.Run(fmt.Sprint(end), func(t *testing.T) {
 			standIns(t)
 			standin.Set(t, "STANDIN_GPUS", "2")
-			p := openPair(t, "")
+			p := openPair(t, "", time.Minute)
 			comm := p.devices[0].(*device).comm
 			require.NoError(t, p.each(func(rank int) error {
 				if err := p.run[rank].Run(t.Context()); err != nil {
@@ -256,15 +258,23 @@ func TestClosingRanks(t *testing.T) {
 				_, err := p.read(rank)
 				return err
 			}))
-			for range left {
-				require.NoError(t, p.run[1].Run(t.Context()))
+			if end == aborted {
+				p.groups[1].Fail(world.CodeFailed, context.Canceled)
 			}
-			for _, d := range p.devices {
-				require.NoError(t, d.Close())
-			}
+			require.NoError(t, p.each(func(rank int) error { return p.devices[rank].Close() }))
 			e := (*libcuda.Error)(nil)
 			require.ErrorAs(t, comm.Err(), &e)
 			require.Equal(t, end, e.Code)
+			err := world.Each(p.groups, func(g *world.Group) (err error) {
+				p.devices[g.Rank()], err = open("", backend.Options{Group: g})
+				return err
+			})
+			if end == aborted {
+				require.ErrorIs(t, err, backend.ErrDeviceLost)
+				p.devices = nil
+				return
+			}
+			require.NoError(t, err)
 		})
 	}
 }
@@ -272,31 +282,31 @@ func TestClosingRanks(t *testing.T) {
 func TestErrorOfNCCL(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
-	p := openPair(t, "")
+	p := openPair(t, "", time.Minute)
 	standin.Set(t, "STANDIN_NCCL_ERROR", "6")
 	require.NoError(t, p.run[1].Run(t.Context()))
 	_, err := p.read(1)
-	p.ends(t, err, "rank 0: its last collective is ", "NCCL in the background returned 6")
+	p.ends(t, err, ": its last collective is ", "NCCL in the background returned 6")
 }
 
 // Polling does not invalidate a capture.
 func TestPollingLeavesACaptureValid(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
-	d := openPair(t, "").devices[0].(*device)
-	_, err := d.stream.Capture(d.poll)
+	d := openPair(t, "", time.Minute).devices[0].(*device)
+	poll := func() error { return d.poll(d, d.stream) }
+	_, err := d.stream.Capture(poll)
 	require.ErrorContains(t, err, "cuStreamQuery returned 900")
 	d.recording.Lock()
-	g, err := d.stream.Capture(d.poll)
+	g, err := d.stream.Capture(poll)
 	d.recording.Unlock()
 	require.NoError(t, err)
 	require.NoError(t, g.Close())
 }
 
-// When a rank is closed, its context ends or its observer stops it, the other rank fails.
+// When the context of a rank ends or its observer stops it, the other rank fails.
 func TestRankThatLeaves(t *testing.T) {
 	for name, leave := range map[string]func(p *pair) error{
-		"closed": func(p *pair) error { return p.devices[0].Close() },
 		"cancelled": func(p *pair) error {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
@@ -317,7 +327,7 @@ func TestRankThatLeaves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			standIns(t)
 			standin.Set(t, "STANDIN_GPUS", "2")
-			p := openPair(t, "")
+			p := openPair(t, "", time.Minute)
 			require.NoError(t, p.run[1].Run(t.Context()))
 			waited := make(chan error)
 			go func() { _, err := p.read(1); waited <- err }()
@@ -325,10 +335,7 @@ func TestRankThatLeaves(t *testing.T) {
 			require.NoError(t, leave(p))
 			err := <-waited
 			require.ErrorIs(t, err, backend.ErrDeviceLost)
-			require.ErrorContains(t, err, "rank 0 left the group")
-			if name == "closed" {
-				p.devices = p.devices[1:] // for the cleanup
-			}
+			require.ErrorContains(t, err, "device lost: rank 0: ")
 		})
 	}
 }
@@ -337,61 +344,17 @@ func TestRankThatLeaves(t *testing.T) {
 func TestObservedRunIsCancelled(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
-	p := openPair(t, "")
+	p := openPair(t, "", time.Minute)
 	d := p.devices[0].(*device)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer cancel()
 		for reached := "none"; reached == "none" && ctx.Err() == nil; time.Sleep(time.Millisecond) {
-			d.group.mu.Lock()
 			reached = d.lastCollective()
-			d.group.mu.Unlock()
 		}
 	}()
 	err := p.run[0].RunObserved(ctx, func(*backend.Node, backend.Memory) error { return nil })
-	p.ends(t, err, "rank 0 left the group", "context canceled")
-}
-
-// If a group ends during a call of one rank, the call returns the reason.
-func TestGroupEndsDuringACall(t *testing.T) {
-	g := &group{ranks: make([]*device, 2), waits: make([]wait, 2), open: 2, released: make(chan struct{})}
-	require.NoError(t, g.during(0, "load kernels", func() error { return nil }))
-	own := errors.New("no memory")
-	require.Equal(t, own, g.during(0, "load kernels", func() error { return own }))
-	err := g.during(0, "load kernels", func() error {
-		g.leave(1, context.Canceled)
-		return nil
-	})
-	require.ErrorIs(t, err, backend.ErrDeviceLost)
-	require.ErrorContains(t, err, "rank 1 left the group")
-	require.Equal(t, wait{}, g.waits[0])
-}
-
-// Communicators that NCCL returns after the group has ended are aborted, and no device
-// gets one.
-func TestCommunicatorsForAnEndedGroup(t *testing.T) {
-	standIns(t)
-	standin.Set(t, "STANDIN_GPUS", "2")
-	var devices []*device
-	var gpus []*libcuda.Device
-	for i := range 2 {
-		d, err := openDevice(i, options{}, nil)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, d.Close()) })
-		devices, gpus = append(devices, d), append(gpus, d.gpu.Device)
-	}
-	comms, err := libcuda.NewComms(gpus)
-	require.NoError(t, err)
-	g, err := newGroup(2, nil)
-	require.NoError(t, err)
-	t.Cleanup(g.dissolve)
-	g.leave(0, context.DeadlineExceeded)
-	require.ErrorIs(t, g.join(devices, comms), backend.ErrDeviceLost)
-	for rank, c := range comms {
-		require.Error(t, c.Err(), "rank %d: the communicator is not aborted", rank)
-		require.Nil(t, devices[rank].group)
-		require.Nil(t, g.ranks[rank])
-	}
+	p.ends(t, err, "device lost: rank 0: context canceled")
 }
 
 // Errors for machines that lack what several ranks need.
@@ -402,11 +365,10 @@ func TestMachinesUnfitForRanks(t *testing.T) {
 		device, gpus, variable, value string
 		want                          string
 	}{
-		{"", "1", "", "", "backend cuda: unsupported: 2 ranks need GPUs 0 to 1, CUDA shows 1 to this process (CUDA_VISIBLE_DEVICES chooses them): set train.ranks = 1, or use --backend emu"},
-		{"2", "3", "", "", "2 ranks need GPUs 2 to 3, CUDA shows 3 to this process"},
-		{"3", "3", "", "", "there is no GPU 3, CUDA shows 3"},
+		{"", "1", "", "", "backend cuda: unsupported: rank 1 needs GPU 1, CUDA shows 1 to this process (CUDA_VISIBLE_DEVICES chooses them): start 1 ranks on this machine, or use --backend emu"},
+		{"2", "3", "", "", "rank 1 needs GPU 3, CUDA shows 3 to this process"},
+		{"3", "3", "", "", "there is no GPU "},
 		{"", "2", "OCTET_LIBNCCL", filepath.Join(t.TempDir(), "missing.so"), "backend cuda: no device that 2 ranks can use: NCCL cannot be loaded: "},
-		{"", "2", "OCTET_TIMEOUT", "soon", `OCTET_TIMEOUT is "soon": a duration such as 10m`},
 		{"", "2", "STANDIN_NCCL", "2804", "2.9 or later"},
 		{"", "2", "STANDIN_CAPABILITY", "80", "compute capability 8.0"},
 	} {
@@ -418,7 +380,13 @@ func TestMachinesUnfitForRanks(t *testing.T) {
 			if c.variable == "STANDIN_CAPABILITY" {
 				require.NoError(t, forgetGPUs())
 			}
-			_, err := open(c.device, backend.Options{Ranks: 2})
+			err := world.Each(world.Local(2, time.Minute), func(g *world.Group) error {
+				d, err := open(c.device, backend.Options{Group: g})
+				if err == nil {
+					err = d.Close()
+				}
+				return err
+			})
 			require.ErrorContains(t, err, c.want)
 			require.NotContains(t, err.Error(), "\n")
 		})

@@ -5,10 +5,12 @@ package cuda
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/csrc/standin"
 	"octet/data"
 	"octet/train"
@@ -34,8 +36,12 @@ func TestMemoryIsAsPlanned(t *testing.T) {
 			m, err := j.MemoryOf(forDevice(t), lowered...)
 			require.NoError(t, err)
 
-			list, err := open("", backend.Options{Ranks: c.ranks})
-			require.NoError(t, err)
+			groups := world.Local(c.ranks, time.Minute)
+			list, trainers := make([]backend.Backend, c.ranks), make([]*train.Trainer, c.ranks)
+			require.NoError(t, world.Each(groups, func(g *world.Group) (err error) {
+				list[g.Rank()], err = open("", backend.Options{Group: g})
+				return err
+			}))
 			expect := func(used int64) {
 				t.Helper()
 				for _, b := range list {
@@ -51,13 +57,23 @@ func TestMemoryIsAsPlanned(t *testing.T) {
 				}
 			}
 			expect(0)
-			tr, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(make([]byte, 4096))}, list)
-			require.NoError(t, err)
+			require.NoError(t, world.Each(groups, func(g *world.Group) error {
+				own, err := train.NewJob(config, forDevice(t))
+				if err == nil {
+					trainers[g.Rank()], err = train.NewTrainer(own, &data.Corpus{Train: data.Text(make([]byte, 4096))}, list[g.Rank()], g)
+				}
+				return err
+			}))
 			t.Logf("%+v: %d bytes", m.Beside, m.Total())
 			expect(m.Total())
-			require.NoError(t, tr.Init(t.Context()))
-			_, err = tr.Next(t.Context())
-			require.NoError(t, err)
+			require.NoError(t, world.Each(groups, func(g *world.Group) error {
+				tr := trainers[g.Rank()]
+				if err := tr.Init(t.Context()); err != nil {
+					return err
+				}
+				_, err := tr.Next(t.Context())
+				return err
+			}))
 			expect(m.Total()) // a step allocates nothing
 
 			// Each share of the plan.

@@ -18,7 +18,7 @@ func available(string) error {
 	return fmt.Errorf("%w: %s", backend.ErrNotBuilt, howToBuild)
 }
 
-func openRanks(options, backend.Options) ([]backend.Backend, error) {
+func openRank(options, backend.Options) (backend.Backend, error) {
 	return nil, available("")
 }
 

@@ -119,7 +119,7 @@ func newOutside(t testing.TB, c train.Config) *outside {
 	j, err := train.NewJob(c, s)
 	require.NoError(t, err)
 	d := openOne(t)
-	tr, err := train.NewTrainer(j, &data.Corpus{Train: drawn{c.Model.Vocab}}, []backend.Backend{d})
+	tr, err := train.NewTrainer(j, &data.Corpus{Train: drawn{c.Model.Vocab}}, d, nil)
 	require.NoError(t, err)
 	require.NoError(t, tr.Init(t.Context()))
 	o := &outside{TB: t, Trainer: tr, device: d, graphs: map[*executable]*libcuda.Graph{}}

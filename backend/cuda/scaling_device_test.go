@@ -73,9 +73,9 @@ func TestCapabilityInTheName(t *testing.T) {
 	_, err := open("sm_100", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.ErrorContains(t, err, "GPU 0 has compute capability 9.0, not that of sm_100: name it cuda:0")
-	list, err := open("sm_90", backend.Options{})
+	d, err := open("sm_90", backend.Options{})
 	require.NoError(t, err)
-	require.NoError(t, list[0].Close())
+	require.NoError(t, d.Close())
 }
 
 // Recipes with block scales train on the GPUs whose cuBLASLt multiplies them, like on emu.

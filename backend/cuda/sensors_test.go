@@ -31,11 +31,11 @@ func managed(t *testing.T) {
 
 // sensorsOf opens a GPU's sensors and closes the GPU.
 func sensorsOf(t *testing.T, name string) backend.Sensors {
-	list, err := open(name, backend.Options{})
+	opened, err := open(name, backend.Options{})
 	require.NoError(t, err)
-	s, err := list[0].(backend.Sensed).Sensors()
+	s, err := opened.(backend.Sensed).Sensors()
 	require.NoError(t, err)
-	require.NoError(t, list[0].Close())
+	require.NoError(t, opened.Close())
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }

@@ -3,14 +3,17 @@
 package cuda
 
 import (
+	"context"
 	"encoding/binary"
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/data"
 	"octet/internal/trial"
 	"octet/train"
@@ -51,21 +54,21 @@ func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 	for _, name := range []string{"fp8-delayed", "fp8-smooth"} {
 		t.Run(name, func(t *testing.T) {
 			c := compared(name)
-			tr, devices := trainer(t, c, "cuda")
+			tr, d := trainer(t, c, "cuda")
 			scale, raw := trial.InputScale(tr.Job), make([]byte, 4)
 			var got []train.StepResult
 			for range 10 {
-				require.NoError(t, devices[0].Read(scale, raw))
+				require.NoError(t, d.Read(scale, raw))
 				right := math.Float32frombits(binary.LittleEndian.Uint32(raw))
 				binary.LittleEndian.PutUint32(raw, math.Float32bits(right*0x1p-6))
-				require.NoError(t, devices[0].Write(scale, raw))
+				require.NoError(t, d.Write(scale, raw))
 				r, err := tr.Next(t.Context())
 				require.NoError(t, err)
 				got = append(got, r)
 			}
-			d, most := trial.Between(steps(t, c, "emu", 10), got), tolerance(c, 10)
-			t.Logf("apart %.2g, maximum %.2g", d, most)
-			require.True(t, d.Exceeds(most))
+			apart, most := trial.Between(steps(t, c, "emu", 10), got), tolerance(c, 10)
+			t.Logf("apart %.2g, maximum %.2g", apart, most)
+			require.True(t, apart.Exceeds(most))
 		})
 	}
 }
@@ -109,50 +112,91 @@ func agree(t *testing.T, c train.Config, want, got []train.StepResult) {
 	require.False(t, d.Exceeds(most), "apart %.3g, maximum %.3g", d, most)
 }
 
-// trainer returns a new trainer, and its devices.
-func trainer(t *testing.T, c train.Config, on string) (*train.Trainer, []backend.Backend) {
+// team is the trainers of all ranks of a run in this process, and their devices.
+type team struct {
+	ranks   []*train.Trainer
+	devices []backend.Backend
+	groups  []*world.Group
+}
+
+// newTeam starts a run of all ranks.
+func newTeam(t *testing.T, c train.Config, on string) *team {
 	t.Helper()
-	j, err := train.NewJob(c, forDevice(t))
-	require.NoError(t, err)
-	devices, err := backend.Open(on, backend.Options{Threads: 1, Ranks: c.Train.Ranks})
-	require.NoError(t, err)
+	n := c.Train.Ranks
+	tm := &team{make([]*train.Trainer, n), make([]backend.Backend, n), world.Local(n, time.Minute)}
 	t.Cleanup(func() {
-		for _, d := range devices {
-			require.NoError(t, d.Close())
-		}
+		require.NoError(t, world.Each(tm.groups, func(g *world.Group) error { return tm.devices[g.Rank()].Close() }))
 	})
 	text := strings.Repeat("to be or not to be, that is the question: ", 120)
-	tr, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, devices)
-	require.NoError(t, err)
-	require.NoError(t, tr.Init(t.Context()))
-	return tr, devices
+	spec := forDevice(t)
+	require.NoError(t, tm.each(func(g *world.Group) error {
+		j, err := train.NewJob(c, spec)
+		if err != nil {
+			return err
+		}
+		rank := g.Rank()
+		if tm.devices[rank], err = backend.Open(on, backend.Options{Threads: 1, Group: g}); err != nil {
+			return err
+		}
+		if tm.ranks[rank], err = train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, tm.devices[rank], g); err != nil {
+			return err
+		}
+		return tm.ranks[rank].Init(t.Context())
+	}))
+	return tm
+}
+
+func (tm *team) each(f func(*world.Group) error) error { return world.Each(tm.groups, f) }
+
+// next runs a step on all ranks, by Next or NextAhead, and returns the result of rank 0.
+func (tm *team) next(ctx context.Context, ahead bool) (result train.StepResult, err error) {
+	err = tm.each(func(g *world.Group) error {
+		tr := tm.ranks[g.Rank()]
+		next := tr.Next
+		if ahead {
+			next = tr.NextAhead
+		}
+		r, err := next(ctx)
+		if g.Rank() == 0 {
+			result = r
+		}
+		return err
+	})
+	return result, err
+}
+
+// trainer returns a new trainer of one rank, and its device.
+func trainer(t *testing.T, c train.Config, on string) (*train.Trainer, backend.Backend) {
+	t.Helper()
+	tm := newTeam(t, c, on)
+	return tm.ranks[0], tm.devices[0]
 }
 
 func steps(t *testing.T, c train.Config, on string, n int) (list []train.StepResult) {
 	t.Helper()
-	tr, devices := trainer(t, c, on)
+	tm := newTeam(t, c, on)
 	for range n {
-		r, err := tr.Next(t.Context())
+		r, err := tm.next(t.Context(), false)
 		require.NoError(t, err)
 		list = append(list, r)
 	}
 	if c.Train.ZeroStage == 0 {
-		sameOnAll(t, tr.Vars, devices)
+		tm.sameOnAll(t)
 	}
 	return list
 }
 
 // sameOnAll requires that all ranks hold the same model, to the bit.
-func sameOnAll(t *testing.T, vars *backend.Vars, devices []backend.Backend) {
+func (tm *team) sameOnAll(t *testing.T) {
 	t.Helper()
-	for x := range vars.All() {
+	for x := range tm.ranks[0].Vars.All() {
 		if x.Class != backend.Param && x.Class != backend.State || x.Base != nil {
 			continue
 		}
 		want, got := make([]byte, x.Bytes()), make([]byte, x.Bytes())
-		require.NoError(t, devices[0].Read(x, want))
-		for rank, d := range devices[1:] {
-			require.NoError(t, d.Read(x, got))
+		require.NoError(t, tm.devices[0].Read(x, want))
+		for rank, d := range tm.devices[1:] {
+			require.NoError(t, d.Read(tm.ranks[rank+1].Vars.Lookup(x.Name), got))
 			require.Equal(t, want, got, "%s on rank %d", x, rank+1)
 		}
 	}

@@ -87,8 +87,7 @@ func (d *device) upload(to libcuda.Ptr, src []byte) error {
 		at := s.outbox*outboxBytes + s.used
 		n := min(len(src), outboxBytes-s.used)
 		copy(s.Bytes[at:at+n], src)
-		err := d.watched(toDevice, func() error { return d.stream.UploadPinned(to, s.Pinned, at, n) })
-		if err != nil {
+		if err := d.stream.UploadPinned(to, s.Pinned, at, n); err != nil {
 			return d.failure(toDevice, 0, err)
 		}
 		s.used += n
@@ -99,8 +98,7 @@ func (d *device) upload(to libcuda.Ptr, src []byte) error {
 
 func (d *device) nextOutbox() error {
 	s := &d.staging
-	err := d.watched(toDevice, func() error { return d.stream.Record(s.read[s.outbox]) })
-	if err != nil {
+	if err := d.stream.Record(s.read[s.outbox]); err != nil {
 		return d.failure(toDevice, 0, err)
 	}
 	s.outbox, s.used = 1-s.outbox, 0
@@ -110,8 +108,7 @@ func (d *device) nextOutbox() error {
 func (d *device) download(dst []byte, from libcuda.Ptr) error {
 	for len(dst) > 0 {
 		n := min(len(dst), inboxBytes)
-		err := d.watched(fromDevice, func() error { return d.stream.DownloadPinned(d.staging.Pinned, inboxAt, from, n) })
-		if err != nil {
+		if err := d.stream.DownloadPinned(d.staging.Pinned, inboxAt, from, n); err != nil {
 			return d.failure(fromDevice, 0, err)
 		}
 		if err := d.synchronize(fromDevice); err != nil {
@@ -125,7 +122,7 @@ func (d *device) download(dst []byte, from libcuda.Ptr) error {
 
 // synchronize waits for all work on the stream.
 func (d *device) synchronize(what string) error {
-	return d.wait(what, func() error {
+	return d.wait(func() error {
 		if err := d.stream.Synchronize(); err != nil {
 			return d.failure(what, 0, err)
 		}
@@ -135,7 +132,7 @@ func (d *device) synchronize(what string) error {
 
 // await waits until the device has reached e.
 func (d *device) await(what string, e *libcuda.Event) error {
-	return d.wait(what, func() error {
+	return d.wait(func() error {
 		if err := e.Wait(); err != nil {
 			return d.failure(what, 0, err)
 		}
@@ -182,19 +179,17 @@ func (f *fetch) begin() error {
 	if f.stream == nil {
 		return backend.ErrClosed
 	}
-	return f.watched(fromDevice, func() error {
-		at := 0
-		for _, r := range f.from {
-			if err := f.stream.DownloadPinned(f.into, at, r.At, int(r.Bytes)); err != nil {
-				return f.failure(fromDevice, 0, err)
-			}
-			at += int(r.Bytes)
-		}
-		if err := f.stream.Record(f.there); err != nil {
+	at := 0
+	for _, r := range f.from {
+		if err := f.stream.DownloadPinned(f.into, at, r.At, int(r.Bytes)); err != nil {
 			return f.failure(fromDevice, 0, err)
 		}
-		return nil
-	})
+		at += int(r.Bytes)
+	}
+	if err := f.stream.Record(f.there); err != nil {
+		return f.failure(fromDevice, 0, err)
+	}
+	return nil
 }
 
 func (f *fetch) End(dst []byte) error {

@@ -116,20 +116,17 @@ func TestStepsAhead(t *testing.T) {
 			c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks, c.Train.Accumulate = 1, 0, ranks, 2
 			const n = 3
 			want := steps(t, c, "cuda", n)
-			tr, devices := trainer(t, c, "cuda")
+			tm := newTeam(t, c, "cuda")
+			tr := tm.ranks[0]
 			for i := range n {
-				next := tr.NextAhead
-				if i == n-1 {
-					next = tr.Next
-				}
-				r, err := next(t.Context())
+				r, err := tm.next(t.Context(), i < n-1)
 				require.NoError(t, err)
 				require.Equal(t, i < n-1, tr.UnderWay())
-				requireBusy(t, devices[0], i < n-1, "step %d", i+1)
+				requireBusy(t, tm.devices[0], i < n-1, "step %d", i+1)
 				r.Elapsed, want[i].Elapsed = 0, 0
 				require.Equal(t, want[i], r)
 			}
-			sameOnAll(t, tr.Vars, devices)
+			tm.sameOnAll(t)
 			if ranks == 1 {
 				require.Zero(t, testing.AllocsPerRun(2, func() { _, _ = tr.NextAhead(context.Background()) }))
 			}

@@ -30,7 +30,7 @@ func (d *device) checkWGMMA(programs []*backend.Program) (bool, error) {
 	if d.trying || !d.wgmma() || !hasAttention(programs) {
 		return d.wgmma(), nil
 	}
-	if err := d.watched("try attention by wgmma", d.trial); errors.Is(err, backend.ErrDeviceLost) {
+	if err := d.trial(); errors.Is(err, backend.ErrDeviceLost) {
 		return false, fmt.Errorf("attention by wgmma: %w, with --backend cuda:N,attention=mma", err)
 	} else if err != nil {
 		d.spec.Hint = fmt.Sprintf("attention runs by mma.sync, slower than wgmma: %v", err)
@@ -43,9 +43,9 @@ func (d *device) checkWGMMA(programs []*backend.Program) (bool, error) {
 func examine(name string, _ []*backend.Program) iter.Seq[backend.Finding] {
 	return func(yield func(backend.Finding) bool) {
 		f := backend.Finding{What: "attention", OK: true, Detail: "by mma.sync"}
-		list, err := open(name, backend.Options{})
+		b, err := open(name, backend.Options{})
 		if err == nil {
-			d := list[0].(*device)
+			d := b.(*device)
 			if d.wgmma() {
 				f.Detail, f.Optional = "by wgmma, results agree with mma.sync", true
 				if err = d.trial(); err != nil {

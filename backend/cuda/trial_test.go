@@ -38,9 +38,9 @@ func TestAttentionByWGMMA(t *testing.T) {
 		t.Run(c.capability+":"+c.device, func(t *testing.T) {
 			standIns(t)
 			standin.Set(t, "STANDIN_CAPABILITY", c.capability)
-			list, err := open(c.device, backend.Options{})
+			b, err := open(c.device, backend.Options{})
 			require.NoError(t, err)
-			d := list[0].(*device)
+			d := b.(*device)
 			t.Cleanup(func() { require.NoError(t, d.Close()) })
 			require.Equal(t, c.source, sourceOfAttention(t, d))
 			if c.device == "0" {

@@ -155,6 +155,14 @@ func (g *Group) RanOp() {
 	}
 }
 
+// AtOp records how far this rank is in its step: the number of an op, for devices whose hosts do
+// not see each op.
+func (g *Group) AtOp(n int) {
+	if g != nil {
+		g.ops.Store(int64(n))
+	}
+}
+
 // Waits records that this rank waits for the others in a collective, until Continues. A rank
 // that waits is not blamed for a stall.
 func (g *Group) Waits(collective *string) {

@@ -45,6 +45,7 @@ typedef struct {
 
 typedef int ncclResult_t, ncclDataType_t, ncclRedOp_t;
 typedef struct ncclComm *ncclComm_t;
+typedef struct { char internal[128]; } ncclUniqueId; // passed by value
 #endif
 
 // clang-format off
@@ -187,7 +188,8 @@ typedef struct ncclComm *ncclComm_t;
 #define OCTET_NCCL_FUNCTIONS(X) \
 	X(ncclResult_t, ncclGetVersion, (int *)) \
 	X(const char *, ncclGetErrorString, (ncclResult_t)) \
-	X(ncclResult_t, ncclCommInitAll, (ncclComm_t *, int, const int *)) \
+	X(ncclResult_t, ncclGetUniqueId, (ncclUniqueId *)) \
+	X(ncclResult_t, ncclCommInitRank, (ncclComm_t *, int, ncclUniqueId, int)) \
 	X(ncclResult_t, ncclCommDestroy, (ncclComm_t)) \
 	X(ncclResult_t, ncclCommAbort, (ncclComm_t)) \
 	X(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t, ncclResult_t *)) \

@@ -161,7 +161,9 @@ octet_status octet_matmul_run(const octet_device *d, const octet_cublaslt *api, 
 
 int octet_nccl_version(const octet_nccl *api);
 const char *octet_nccl_text(const octet_nccl *api, int code);
-octet_status octet_comms_new(const octet_nccl *api, int ranks, const int *ordinals, octet_handle *out);
+enum { OCTET_NCCL_ID = 128 };
+octet_status octet_nccl_id(const octet_nccl *api, char id[OCTET_NCCL_ID]);
+octet_status octet_comm_new(const octet_device *d, const octet_nccl *api, const char id[OCTET_NCCL_ID], int rank, int ranks, octet_handle *out);
 octet_status octet_comm_destroy(const octet_device *d, const octet_nccl *api, octet_handle comm);
 octet_status octet_comm_abort(const octet_device *d, const octet_nccl *api, octet_handle comm);
 octet_status octet_comm_error(const octet_device *d, const octet_nccl *api, octet_handle comm);

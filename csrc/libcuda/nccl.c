@@ -3,7 +3,7 @@
 #include "libcuda.h"
 #include "api.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 int octet_nccl_version(const octet_nccl *api) {
 	int version = 0;
@@ -16,18 +16,22 @@ const char *octet_nccl_text(const octet_nccl *api, int code) {
 	return text ? text : "an unknown error";
 }
 
-// Creates all communicators of one process in one call, so that no rank waits for one
-// that failed before. NCCL numbers GPUs as the driver does and uses their primary
-// contexts.
-octet_status octet_comms_new(const octet_nccl *api, int ranks, const int *ordinals, octet_handle *out) {
-	ncclComm_t *comms = calloc(ranks, sizeof *comms);
-	if (!comms)
-		return (octet_status){"calloc", 2}; // ncclSystemError
-	const int status = (int)api->ncclCommInitAll(comms, ranks, ordinals);
-	for (int i = 0; i < ranks; i++)
-		out[i] = (octet_handle)comms[i];
-	free(comms);
-	return status ? (octet_status){"ncclCommInitAll", status} : (octet_status){0};
+octet_status octet_nccl_id(const octet_nccl *api, char id[OCTET_NCCL_ID]) {
+	ncclUniqueId made;
+	const int status = (int)api->ncclGetUniqueId(&made);
+	memcpy(id, made.internal, sizeof made.internal);
+	return status ? (octet_status){"ncclGetUniqueId", status} : (octet_status){0};
+}
+
+// The communicator is that of the device whose context is current.
+octet_status octet_comm_new(const octet_device *d, const octet_nccl *api, const char id[OCTET_NCCL_ID], int rank, int ranks, octet_handle *out) {
+	ncclUniqueId of;
+	ncclComm_t comm = 0;
+	memcpy(of.internal, id, sizeof of.internal);
+	ENTER(d);
+	TRY(api, ncclCommInitRank, &comm, ranks, of, rank);
+	*out = (octet_handle)comm;
+	return (octet_status){0};
 }
 
 octet_status octet_comm_destroy(const octet_device *d, const octet_nccl *api, octet_handle comm) {

@@ -6,8 +6,8 @@ package libcuda
 import "C"
 
 import (
-	"errors"
 	"fmt"
+	"unsafe"
 )
 
 // Comm is one rank's handle of an NCCL communicator.
@@ -29,33 +29,48 @@ type Comm struct {
 // oldestNCCL is the first version whose calls can be captured.
 const oldestNCCL = 20900
 
-// NewComms loads NCCL and returns a communicator over devices of this process, one Comm
-// per rank in their order. The devices must be distinct and not adopted.
-func NewComms(devices []*Device) ([]*Comm, error) {
-	if len(devices) == 0 {
-		return nil, errors.New("a communicator needs at least one device")
-	}
-	lib, err := openNCCL(devices[0].Version)
+// UniqueID loads NCCL and returns the id of a new communicator, which rank 0 makes and all ranks
+// pass to NewComm. cudaVersion is that of the driver.
+func UniqueID(cudaVersion int) ([]byte, error) {
+	c, err := loadComm(cudaVersion)
 	if err != nil {
 		return nil, err
 	}
-	library := Library{lib.Path, ncclVersion(lib)}
+	var id [C.OCTET_NCCL_ID]C.char
+	if err := c.check(C.octet_nccl_id(c.lib.Table, &id[0])); err != nil {
+		return nil, err
+	}
+	return C.GoBytes(unsafe.Pointer(&id[0]), C.OCTET_NCCL_ID), nil
+}
+
+// NewComm returns the communicator of a rank. It returns when all ranks have called it, with
+// different devices, which must not be adopted.
+func NewComm(d *Device, id []byte, rank, ranks int) (*Comm, error) {
+	c, err := loadComm(d.Version)
+	if err != nil {
+		return nil, err
+	}
+	if len(id) != C.OCTET_NCCL_ID {
+		return nil, fmt.Errorf("NCCL's unique id has %d bytes: expected %d", len(id), C.OCTET_NCCL_ID)
+	}
+	if d.ordinal < 0 {
+		return nil, fmt.Errorf("rank %d has an adopted context: NCCL needs the primary context, which Open uses", rank)
+	}
+	c.d = d
+	return c, c.check(C.octet_comm_new(&d.c, c.lib.Table, (*C.char)(unsafe.Pointer(&id[0])), C.int(rank), C.int(ranks), &c.comm))
+}
+
+// loadComm loads NCCL.
+func loadComm(cudaVersion int) (*Comm, error) {
+	lib, err := openNCCL(cudaVersion)
+	if err != nil {
+		return nil, err
+	}
+	c := &Comm{Library: Library{lib.Path, ncclVersion(lib)}, lib: lib}
 	if int(C.octet_nccl_version(lib.Table)) < oldestNCCL {
-		return nil, fmt.Errorf("%s is NCCL %s: 2.9 or later is needed", library.Path, library.Version)
+		return nil, fmt.Errorf("%s is NCCL %s: 2.9 or later is needed", c.Path, c.Version)
 	}
-	ordinals, handles := make([]C.int, len(devices)), make([]C.octet_handle, len(devices))
-	for i, d := range devices {
-		if d.ordinal < 0 {
-			return nil, fmt.Errorf("rank %d has an adopted context: NCCL needs the primary context, which Open uses", i)
-		}
-		ordinals[i] = C.int(d.ordinal)
-	}
-	status := C.octet_comms_new(lib.Table, C.int(len(devices)), &ordinals[0], &handles[0])
-	list := make([]*Comm, len(devices))
-	for i, d := range devices {
-		list[i] = &Comm{library, d, lib, handles[i]}
-	}
-	return list, list[0].check(status)
+	return c, nil
 }
 
 // check returns the error of a status. An entry may have failed in the driver, before it

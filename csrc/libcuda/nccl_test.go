@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -36,8 +35,7 @@ func ranks(t *testing.T, n int) (list []rank) {
 		require.NoError(t, err)
 		devices = append(devices, d)
 	}
-	comms, err := NewComms(devices)
-	require.NoError(t, err)
+	comms := connect(t, devices...)
 	for i, d := range devices {
 		s, err := d.NewStream()
 		require.NoError(t, err)
@@ -50,6 +48,23 @@ func ranks(t *testing.T, n int) (list []rank) {
 		list = append(list, rank{d, comms[i], s})
 	}
 	return list
+}
+
+// connect returns the communicators of devices.
+func connect(t *testing.T, devices ...*Device) []*Comm {
+	t.Helper()
+	id, err := UniqueID(devices[0].Version)
+	require.NoError(t, err)
+	comms := make([]*Comm, len(devices))
+	var g errgroup.Group
+	for i, d := range devices {
+		g.Go(func() (err error) {
+			comms[i], err = NewComm(d, id, i, len(devices))
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	return comms
 }
 
 // together runs f for all ranks concurrently.
@@ -217,7 +232,9 @@ func TestUnfitNCCL(t *testing.T) {
 	standin.Only(t, "the test opens a GPU twice")
 	d := device(t)
 	t.Setenv("OCTET_LIBNCCL", filepath.Join(t.TempDir(), "missing.so"))
-	_, err := NewComms([]*Device{d})
+	_, err := UniqueID(d.Version)
+	require.ErrorContains(t, err, "missing.so")
+	_, err = NewComm(d, nil, 0, 1)
 	require.ErrorContains(t, err, "missing.so")
 	_, err = ProbeNCCL(0)
 	require.ErrorContains(t, err, "missing.so")
@@ -227,16 +244,24 @@ func TestUnfitNCCL(t *testing.T) {
 	library, err := ProbeNCCL(0)
 	require.NoError(t, err)
 	require.Equal(t, Library{path, "2.30.7"}, library)
-	_, err = NewComms(nil)
-	require.Error(t, err)
-	_, err = NewComms(slices.Repeat([]*Device{d}, 2))
-	require.Equal(t, 5, code(err), "a GPU twice")
+	_, err = NewComm(d, []byte("short"), 0, 1)
+	require.EqualError(t, err, "NCCL's unique id has 5 bytes: expected 128")
+	id, err := UniqueID(d.Version)
+	require.NoError(t, err)
+	var g errgroup.Group
+	for rank := range 2 {
+		g.Go(func() error {
+			_, err := NewComm(d, id, rank, 2)
+			return err
+		})
+	}
+	require.Equal(t, 5, code(g.Wait()), "a GPU twice")
 	adopted, err := Adopt(uintptr(d.c.context), nil)
 	require.NoError(t, err)
-	_, err = NewComms([]*Device{d, adopted})
+	_, err = NewComm(adopted, id, 1, 2)
 	require.ErrorContains(t, err, "rank 1 has an adopted context")
 	standin.Set(t, "STANDIN_NCCL", "2804")
-	_, err = NewComms([]*Device{d})
+	_, err = UniqueID(d.Version)
 	require.ErrorContains(t, err, "is NCCL 2.8.4: 2.9 or later is needed")
 }
 
@@ -263,7 +288,7 @@ func TestNCCLFollowsTheDriver(t *testing.T) {
 	require.EqualError(t, err, newest+" is NCCL for CUDA 13.0, the driver supports CUDA 12.8")
 	standin.Load(t, "libcuda")
 	standin.Set(t, "STANDIN_CUDA", "12080")
-	_, err = NewComms([]*Device{device(t)})
+	_, err = UniqueID(device(t).Version)
 	require.EqualError(t, err, newest+" is NCCL for CUDA 13.0, the driver supports CUDA 12.8")
 }
 

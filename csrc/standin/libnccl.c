@@ -8,6 +8,7 @@
 #include "standin.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,6 @@ static struct {
 	int (*ordinal)(void);
 	int (*capturing)(void *stream);
 	void (*notify)(void);
-	int (*count)(int *);
 } driver;
 
 typedef struct comm comm;
@@ -52,10 +52,19 @@ typedef struct {
 	int captured;
 } call;
 
-typedef struct {
-	int ranks, broken;
+typedef struct clique {
+	struct clique *next;
+	unsigned long id;
+	int ranks, joined, broken;
 	comm *members[];
 } clique;
+
+// The communicators of this process, by id.
+static clique *cliques;
+static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t joined = PTHREAD_COND_INITIALIZER;
+
+typedef struct { char internal[128]; } ncclUniqueId;
 
 enum { ABORTED = 1, DESTROYED };
 
@@ -84,7 +93,15 @@ const char *ncclGetErrorString(int status) {
 	return "stand-in error";
 }
 
-int ncclCommInitAll(comm **out, int ranks, const int *devices) {
+int ncclGetUniqueId(ncclUniqueId *id) {
+	static unsigned long last;
+	const unsigned long n = __atomic_add_fetch(&last, 1, __ATOMIC_SEQ_CST);
+	memset(id, 0, sizeof *id);
+	memcpy(id->internal, &n, sizeof n);
+	return SUCCESS;
+}
+
+static int load_driver(void) {
 	void *library = dlopen(getenv("OCTET_LIBCUDA") ? getenv("OCTET_LIBCUDA") : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!library)
 		return UNHANDLED_CUDA_ERROR;
@@ -93,26 +110,45 @@ int ncclCommInitAll(comm **out, int ranks, const int *devices) {
 	*(void **)&driver.ordinal = dlsym(library, "standin_ordinal");
 	*(void **)&driver.capturing = dlsym(library, "standin_capturing");
 	*(void **)&driver.notify = dlsym(library, "standin_notify");
-	*(void **)&driver.count = dlsym(library, "cuDeviceGetCount");
-	int gpus = 0;
-	if (!driver.enqueue || driver.count(&gpus))
-		return UNHANDLED_CUDA_ERROR;
-	for (int i = 0; i < ranks; i++) {
-		if (devices[i] < 0 || devices[i] >= gpus)
-			return INVALID_ARGUMENT;
-		// A communicator must not have a GPU twice (NCCL user guide, Creating a Communicator).
-		for (int j = 0; j < i; j++)
-			if (devices[i] == devices[j])
-				return INVALID_USAGE;
+	return driver.enqueue ? SUCCESS : UNHANDLED_CUDA_ERROR;
+}
+
+// enter adds a communicator of this rank to the clique of the id, and waits for the others.
+static int enter(comm **out, int ranks, unsigned long id, int rank) {
+	clique *all = cliques;
+	while (all && all->id != id)
+		all = all->next;
+	if (!all) {
+		all = calloc(1, sizeof *all + ranks * sizeof(comm *));
+		*all = (clique){.next = cliques, .id = id, .ranks = ranks};
+		cliques = all;
 	}
-	clique *all = calloc(1, sizeof *all + ranks * sizeof(comm *));
-	all->ranks = ranks;
-	for (int i = 0; i < ranks; i++) {
-		all->members[i] = calloc(1, sizeof(comm));
-		*all->members[i] = (comm){.of = all, .rank = i, .ordinal = devices[i]};
-		out[i] = all->members[i];
-	}
-	return SUCCESS;
+	if (all->ranks != ranks || all->members[rank])
+		return INVALID_ARGUMENT;
+	comm *mine = calloc(1, sizeof *mine);
+	*mine = (comm){.of = all, .rank = rank, .ordinal = driver.ordinal()};
+	// A communicator must not have a GPU twice (NCCL user guide, Creating a Communicator).
+	for (int r = 0; r < ranks; r++)
+		all->broken |= all->members[r] && all->members[r]->ordinal == mine->ordinal;
+	all->members[rank] = *out = mine;
+	all->joined++;
+	pthread_cond_broadcast(&joined);
+	while (all->joined < ranks && !all->broken)
+		pthread_cond_wait(&joined, &joining);
+	return all->broken ? INVALID_USAGE : SUCCESS;
+}
+
+int ncclCommInitRank(comm **out, int ranks, ncclUniqueId id, int rank) {
+	unsigned long n;
+	memcpy(&n, id.internal, sizeof n);
+	if (rank < 0 || rank >= ranks || !n)
+		return INVALID_ARGUMENT;
+	pthread_mutex_lock(&joining);
+	int status = load_driver();
+	if (!status)
+		status = enter(out, ranks, n, rank);
+	pthread_mutex_unlock(&joining);
+	return status;
 }
 
 // After an abort, pending calls no longer wait, and write NaN instead of results.

@@ -267,19 +267,19 @@ func TestOpen(t *testing.T) {
 
 	mineRun, _, _ := layer(t, mine, rows, k, cols)
 	// Opened later, it reuses the cached choice of cuBLASLt's algorithms.
-	list, err := backend.Open("cuda", backend.Options{})
+	other, err := backend.Open("cuda", backend.Options{})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, list[0].Close()) }()
-	otherRun, otherX, otherY := layer(t, list[0], rows, k, cols)
+	defer func() { require.NoError(t, other.Close()) }()
+	otherRun, otherX, otherY := layer(t, other, rows, k, cols)
 	want := make([]byte, 4*rows*cols)
 	for seed := range 3 {
 		p.write(t, x, input(seed))
 		require.NoError(t, mineRun.Run(t.Context()))
 		got := p.read(t, y+4096, len(want))
 
-		require.NoError(t, list[0].Write(otherX, input(seed)))
+		require.NoError(t, other.Write(otherX, input(seed)))
 		require.NoError(t, otherRun.Run(t.Context()))
-		require.NoError(t, list[0].Read(otherY, want))
+		require.NoError(t, other.Read(otherY, want))
 		require.Equal(t, want, got)
 		require.NotEqual(t, make([]byte, len(want)), got)
 	}
@@ -297,7 +297,7 @@ func TestTrain(t *testing.T) {
 		j, err := train.NewJob(c, b.Spec())
 		require.NoError(t, err)
 		text := data.Text(strings.Repeat("to be or not to be, ", 200))
-		tr, err := train.NewTrainer(j, &data.Corpus{Train: text}, []backend.Backend{b})
+		tr, err := train.NewTrainer(j, &data.Corpus{Train: text}, b, nil)
 		require.NoError(t, err)
 		require.NoError(t, tr.Init(t.Context()))
 		for range 3 {
@@ -317,10 +317,10 @@ func TestTrain(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, mine.Close()) }()
 	got, _ := steps(mine)
-	list, err := backend.Open("cuda", backend.Options{})
+	other, err := backend.Open("cuda", backend.Options{})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, list[0].Close()) }()
-	want, embeddings := steps(list[0])
+	defer func() { require.NoError(t, other.Close()) }()
+	want, embeddings := steps(other)
 	require.Equal(t, want, got)
 	require.Equal(t, embeddings, p.read(t, at, len(embeddings)))
 }
