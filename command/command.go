@@ -29,6 +29,5 @@ import (
 // Ranks of the backend gaudi are processes, which are this program started again: in those
 // processes Main does not return. So call it early.
 func Main(args []string, sources fs.FS) int {
-	gaudi.RunWorker()
 	return cli.Main(args, sources)
 }

@@ -76,7 +76,25 @@ func (c Case) Run(ctx context.Context, d backend.Driver, device string) error {
 	return nil
 }
 
+// Ranks returns the number of ranks of the case.
+func (c Case) Ranks() int { return c.ranks }
+
+// RunRank is Run for devices that need a process each: all ranks of the group, as many as the
+// case has, call it.
+func (c Case) RunRank(ctx context.Context, d backend.Driver, device string, g *world.Group) error {
+	if err := c.runOn(ctx, d, device, g); err != nil {
+		return fmt.Errorf("%s: %w", c.Name, err)
+	}
+	return nil
+}
+
 func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
+	return c.runOn(ctx, d, device, nil)
+}
+
+// runOn runs the ranks of the case in this process or, with a group, its rank of them. The
+// reference runs all ranks.
+func (c Case) runOn(ctx context.Context, d backend.Driver, device string, own *world.Group) error {
 	spec, err := d.Spec(device)
 	if err != nil {
 		return err
@@ -93,6 +111,9 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	tested := make([]backend.Backend, c.ranks)
 	defer closeAll(tested)
 	groups := world.Local(c.ranks, timeout)
+	if own != nil {
+		groups = []*world.Group{own}
+	}
 	if err := world.Each(groups, func(g *world.Group) (err error) {
 		tested[g.Rank()], err = d.Open(device, backend.Options{Group: g})
 		return err
@@ -102,7 +123,7 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	var runs []backend.Executable
 	models := make([]*ref.Backend, c.ranks)
 	for rank, b := range fixtures {
-		want, got := ref.Open(reference[rank], ref.Rounded), tested[rank]
+		want := ref.Open(reference[rank], ref.Rounded)
 		models[rank] = want
 		b.declared = slices.Collect(b.vars.All()) // lowering may add others
 		lowered, err := backend.Lower(spec, b.p)
@@ -113,19 +134,25 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 		if err != nil {
 			return err
 		}
-		loaded, err := got.Load(lowered...)
-		if err != nil {
+		runs = append(runs, model...)
+		if got := tested[rank]; got != nil {
+			loaded, err := got.Load(lowered...)
+			if err != nil {
+				return err
+			}
+			runs = append(runs, loaded...)
+		}
+		if err := b.write(want, tested[rank]); err != nil {
 			return err
 		}
-		if err := b.write(want, got); err != nil {
-			return err
-		}
-		runs = append(append(runs, model...), loaded...)
 	}
 	if err := runAll(ctx, runs); err != nil {
 		return err
 	}
 	for rank, b := range fixtures {
+		if tested[rank] == nil {
+			continue
+		}
 		if err := b.compare(models[rank], tested[rank]); err != nil {
 			return err
 		}
@@ -169,7 +196,7 @@ func closeAll(list []backend.Backend) {
 	}
 }
 
-// write writes the same bytes to the variables of both backends.
+// write writes the same bytes to the variables of both backends; got may be nil.
 func (b *fixture) write(want *ref.Backend, got backend.Backend) error {
 	for _, t := range b.declared {
 		if err := want.SetValues(t, b.values[t]); err != nil {
@@ -178,6 +205,9 @@ func (b *fixture) write(want *ref.Backend, got backend.Backend) error {
 		raw := make([]byte, t.Bytes())
 		if err := want.Read(t, raw); err != nil {
 			return err
+		}
+		if got == nil {
+			continue
 		}
 		if err := got.Write(t, raw); err != nil {
 			return err

@@ -77,8 +77,7 @@ func (l *local) noteArrival(c commands, i int) error {
 	return l.stream.CopyOut(l.staging, 2*stagingBytes, c.table+libsynapse.Ptr(numberBytes*i), numberBytes)
 }
 
-// lastCollective returns the name of the last collective that the stream reached.
-func (l *local) lastCollective() string {
-	last := (*uint32)(unsafe.Pointer(&l.staging.Bytes()[2*stagingBytes]))
-	return l.collectives.name(atomic.LoadUint32(last))
+// reached returns the number of the last collective that the stream reached; 0 before the first.
+func (l *local) reached() uint32 {
+	return atomic.LoadUint32((*uint32)(unsafe.Pointer(&l.staging.Bytes()[2*stagingBytes])))
 }

@@ -1,10 +1,12 @@
 package gaudi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/csrc/libsynapse"
 )
 
@@ -12,8 +14,7 @@ import (
 type device struct {
 	synapse
 	spec  backend.Spec
-	rank  int
-	ranks int
+	group *world.Group
 	lost  bool // by the process: no further calls
 
 	allocated int64 // bytes of device memory
@@ -26,8 +27,8 @@ type device struct {
 	lists  []int            // all prepared command lists
 }
 
-// newDevice returns the backend of one rank, with the device options opts.
-func newDevice(s synapse, rank, ranks int, opts deviceOptions) (*device, error) {
+// newDevice returns the backend of a group's rank, with the device options opts.
+func newDevice(s synapse, g *world.Group, opts deviceOptions) (*device, error) {
 	h := s.hardware()
 	if _, ok := models[h.Model]; !ok {
 		return nil, fmt.Errorf("%w that can be used: the device is a %s, and only Gaudi 2 and 3 compute in FP8", backend.ErrNoDevice, h.Name)
@@ -45,10 +46,32 @@ func newDevice(s synapse, rank, ranks int, opts deviceOptions) (*device, error) 
 	known.align = h.Align
 	model.Own = known
 	return &device{
-		synapse: s, spec: model, rank: rank, ranks: ranks,
+		synapse: s, spec: model, group: g,
 		addresses: map[*backend.Tensor]libsynapse.Ptr{}, layouts: layouts{},
 	}, nil
 }
+
+// join connects the device to those of the other ranks.
+func (d *device) join() error {
+	if d.group == nil {
+		return nil
+	}
+	if err := d.synapse.join(d.group); err != nil {
+		return err
+	}
+	return d.group.Compare(context.Background(), world.Identity{{Name: "device and its libraries", Value: d.spec.Arithmetic}})
+}
+
+// ended returns why the group ended; nil while it works.
+func (d *device) ended() error {
+	if err := d.group.Err(); err != nil {
+		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
+	}
+	return nil
+}
+
+// abort ends all ranks, because this rank skips a collective that the other ranks may wait for.
+func (d *device) abort(why error) { d.group.Fail(world.CodeFailed, why) }
 
 func (d *device) Spec() backend.Spec { return d.spec }
 
@@ -135,6 +158,7 @@ func (d *device) Close() error {
 		return nil // the memory may belong to another backend now
 	}
 	var errs []error
+	d.lost = d.lost || d.ended() != nil
 	if !d.lost { // pending work may use the memory that is freed
 		if err := d.failure("close", 0, d.synchronize()); err != nil && !d.lost {
 			errs = append(errs, err)
@@ -160,8 +184,11 @@ func (d *device) failure(what string, bytes int64, err error) error {
 		return nil
 	}
 	prefix := "gaudi"
-	if d.ranks > 1 {
-		prefix = fmt.Sprintf("gaudi: rank %d", d.rank)
+	if d.group != nil {
+		prefix = fmt.Sprintf("gaudi: rank %d", d.group.Rank())
+	}
+	if ended := d.ended(); ended != nil {
+		err = ended
 	}
 	var e *libsynapse.Error // declared here because it escapes to the heap
 	switch {
@@ -170,6 +197,7 @@ func (d *device) failure(what string, bytes int64, err error) error {
 	case errors.As(err, &e) && e.DeviceLost():
 		d.lost = true
 		err = fmt.Errorf("%w: %w; only a new process gets the device back, start again", backend.ErrDeviceLost, err)
+		d.abort(err)
 	case errors.As(err, &e) && e.OutOfMemory():
 		free, total, _ := d.memory() // 0: unknown
 		return backend.OutOfMemory(prefix+": "+what, bytes, int64(free), int64(total), e)

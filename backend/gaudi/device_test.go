@@ -17,13 +17,13 @@ import (
 
 	"octet/backend"
 	"octet/backend/conformance"
+	"octet/backend/world"
 	"octet/csrc/libsynapse"
 	"octet/csrc/standin"
 	"octet/fp8"
 )
 
-// The stand-in's devices are free immediately. A variable initializer runs before init,
-// which starts worker processes.
+// The stand-in's devices are free immediately.
 var _ = func() bool { resetTimeout = 100 * time.Millisecond; return true }()
 
 // devices replaces SynapseAI by a stand-in for this test, with count devices of a model
@@ -74,6 +74,7 @@ func (m mode) begin(t *testing.T, count string) {
 // declines are the reasons for which a Gaudi does not support a case.
 var declines = []string{
 	"draws its own random bits",
+	"SynapseAI gives a process one device",              // TestConformanceOfRanks
 	"a transposed copy: GEMMs take operands either way", // no program for Gaudi has one
 	"Gaudi takes per-tensor scales only",                // in all GEMMs
 	"Gaudi's casts have no such rounding",               // BF16 with fewer bits
@@ -88,8 +89,7 @@ var declines = []string{
 	"has an odd number of bytes, and HCCL moves two or four at a time",
 }
 
-// The backend on the stand-in passes every conformance case, with the number of ranks of
-// the case. How the device's maxima treat NaN is not documented: the stand-in keeps NaN
+// The backend on the stand-in passes every conformance case of one rank. How the device's maxima treat NaN is not documented: the stand-in keeps NaN
 // or loses it.
 func TestConformanceOnTheStandIn(t *testing.T) {
 	for _, m := range modes {
@@ -162,8 +162,7 @@ func TestUnsuitableMachines(t *testing.T) {
 			}
 			t.Setenv(c.variable, c.value)
 			_, one := open("", backend.Options{})
-			_, two := open("", backend.Options{Ranks: 2})
-			for _, err := range []error{available(""), one, two} {
+			for _, err := range []error{available(""), one} {
 				require.ErrorIs(t, err, backend.ErrNoDevice)
 				require.NotContains(t, err.Error(), "\n")
 				for _, want := range c.want {
@@ -230,43 +229,25 @@ func TestOpenErrors(t *testing.T) {
 	require.NoError(t, available("gaudi3"))
 	require.NoError(t, available("1"))
 	require.ErrorContains(t, available("gaudi1"), "unknown device")
-	_, err = open("", backend.Options{Ranks: 3})
-	require.EqualError(t, err, "backend gaudi: unsupported: 3 ranks need a device each, and SynapseAI shows 2: set train.ranks=2")
+	_, err = open("", backend.Options{Group: world.Local(2, time.Minute)[1]})
+	require.EqualError(t, err, "backend gaudi: unsupported: SynapseAI gives a process one device: start each of the 2 ranks as a process, as octet train --ranks does")
 	require.NoError(t, forgetDevice())
 	_, err = open("5", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.ErrorContains(t, err, "acquire the Gaudi with module number 5")
 	require.ErrorContains(t, err, "hl-smi")
-	_, err = open("1", backend.Options{Ranks: 2})
-	require.ErrorIs(t, err, backend.ErrNoDevice)
-	require.ErrorContains(t, err, "rank 1")
 
-	list, err := open("1", backend.Options{})
+	opened, err := open("1", backend.Options{})
 	require.NoError(t, err)
-	require.Contains(t, list[0].Spec().Device, "Gaudi 3, Stand-in Gaudi3 1, SynapseAI 1.24.0-standin")
-	require.Equal(t, "gaudi3+synapse1.24.0-standin", list[0].Spec().Arithmetic)
+	require.Contains(t, opened.Spec().Device, "Gaudi 3, Stand-in Gaudi3 1, SynapseAI 1.24.0-standin")
+	require.Equal(t, "gaudi3+synapse1.24.0-standin", opened.Spec().Arithmetic)
 	again, err := open("1", backend.Options{})
 	require.NoError(t, err)
-	require.NoError(t, again[0].Close())
+	require.NoError(t, again.Close())
 	_, err = open("0", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.ErrorContains(t, err, "it already has another one")
-	_, err = open("", backend.Options{Ranks: 2})
-	require.EqualError(t, err, "backend gaudi: unsupported: 2 ranks need all devices, and this process uses one of them: close that backend first")
-	require.NoError(t, list[0].Close())
-}
-
-// A process that has used a device, as for a speed measurement, can give all devices to
-// its ranks, and use one again afterwards.
-func TestYieldDeviceToRanks(t *testing.T) {
-	devices(t, "gaudi2", "2")
-	for _, ranks := range []int{1, 2, 1, 2} {
-		list, err := open("", backend.Options{Ranks: ranks})
-		require.NoError(t, err)
-		for _, b := range list {
-			require.NoError(t, b.Close())
-		}
-	}
+	require.NoError(t, opened.Close())
 }
 
 // Closing a backend twice does not release a device that another backend uses.
@@ -276,11 +257,10 @@ func TestCloseTwice(t *testing.T) {
 	require.NoError(t, err)
 	second, err := open("", backend.Options{})
 	require.NoError(t, err)
-	require.NoError(t, first[0].Close())
-	require.NoError(t, first[0].Close())
-	_, err = open("", backend.Options{Ranks: 2})
-	require.ErrorContains(t, err, "this process uses one of them")
-	require.NoError(t, second[0].Close())
+	require.NoError(t, first.Close())
+	require.NoError(t, first.Close())
+	require.Equal(t, 1, mine.users)
+	require.NoError(t, second.Close())
 }
 
 // A device that was acquired but did not start is released.
@@ -290,38 +270,18 @@ func TestDeviceThatDoesNotStart(t *testing.T) {
 	_, err := open("", backend.Options{})
 	require.ErrorContains(t, err, "start the device")
 	t.Setenv("STANDIN_OOM", "1000000")
-	list, err := open("", backend.Options{})
+	opened, err := open("", backend.Options{})
 	require.NoError(t, err)
-	require.NoError(t, list[0].Close())
-}
-
-// Another process holds the only device.
-func TestDeviceIsTaken(t *testing.T) {
-	devices(t, "gaudi2", "1")
-	w := &workers{open: 1, dead: make(chan struct{})}
-	other, err := w.start(0, -1)
-	require.NoError(t, err)
-	w.list = []*worker{other}
-	w.limit = time.Minute
-	other.remote, err = w.dial(other)
-	require.NoError(t, err)
-	_, err = open("", backend.Options{})
-	require.ErrorIs(t, err, backend.ErrNoDevice)
-	require.ErrorContains(t, err, "synNoDeviceFound")
-	require.ErrorContains(t, err, "the processes that hold them")
-	require.NoError(t, other.remote.release())
-	list, err := open("", backend.Options{})
-	require.NoError(t, err, "the device was not released")
-	require.NoError(t, list[0].Close())
+	require.NoError(t, opened.Close())
 }
 
 // loadOne loads the program adding on the stand-in.
 func loadOne(t *testing.T) (*device, backend.Executable, error) {
 	t.Helper()
 	_, p, _, _, _, _ := adding()
-	list, err := open("", backend.Options{})
+	opened, err := open("", backend.Options{})
 	require.NoError(t, err)
-	d := list[0].(*device)
+	d := opened.(*device)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	loaded, err := d.Load(p)
 	if err != nil {
@@ -343,10 +303,10 @@ func TestOutOfMemory(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	t.Setenv("STANDIN_OOM", "300")
 	_, p, _, _, _, _ := adding()
-	list, err := open("", backend.Options{})
+	opened, err := open("", backend.Options{})
 	if err == nil {
-		defer func() { require.NoError(t, list[0].Close()) }()
-		_, err = list[0].Load(p)
+		defer func() { require.NoError(t, opened.Close()) }()
+		_, err = opened.Load(p)
 	}
 	require.ErrorIs(t, err, backend.ErrOutOfMemory)
 	require.ErrorContains(t, err, "synOutOfDeviceMemory")
@@ -434,22 +394,20 @@ func TestRecipesInAnotherProcess(t *testing.T) {
 // The device times the ops.
 func TestNodesAreTimed(t *testing.T) {
 	devices(t, "gaudi3", "2")
-	for _, ranks := range []int{1, 2} {
-		list, err := open("", backend.Options{Ranks: ranks})
-		require.NoError(t, err)
-		_, p, _, _, _, _ := adding()
-		runs, err := list[0].Load(p)
-		require.NoError(t, err)
-		var seen []*backend.Node
-		last := time.Duration(0)
-		require.NoError(t, runs[0].(backend.Timed).RunTimed(t.Context(), func(n *backend.Node, start, end time.Duration) {
-			require.GreaterOrEqual(t, start, last)
-			require.Greater(t, end, start, n.Path())
-			seen, last = append(seen, n), end
-		}))
-		require.Equal(t, p.Nodes(), seen)
-		closeAll(t, list)
-	}
+	opened, err := open("", backend.Options{})
+	require.NoError(t, err)
+	_, p, _, _, _, _ := adding()
+	runs, err := opened.Load(p)
+	require.NoError(t, err)
+	var seen []*backend.Node
+	last := time.Duration(0)
+	require.NoError(t, runs[0].(backend.Timed).RunTimed(t.Context(), func(n *backend.Node, start, end time.Duration) {
+		require.GreaterOrEqual(t, start, last)
+		require.Greater(t, end, start, n.Path())
+		seen, last = append(seen, n), end
+	}))
+	require.Equal(t, p.Nodes(), seen)
+	require.NoError(t, opened.Close())
 }
 
 // A GEMM without scales has the same bits as one with scales of 1.
@@ -472,9 +430,9 @@ func TestGEMMWithoutScalesHasTheSameBits(t *testing.T) {
 				out := vars.Tensor(backend.Stash, "out", format, 48, 48)
 				p := vars.Program("p")
 				p.Add(&backend.MatMul{A: a, B: b, TransB: true, Out: out})
-				list, err := open("", backend.Options{})
+				opened, err := open("", backend.Options{})
 				require.NoError(t, err)
-				d := list[0]
+				d := opened
 				runs, err := d.Load(p)
 				require.NoError(t, err)
 				require.NoError(t, d.Write(one, floats(1)))

@@ -49,7 +49,7 @@ func (r refusing) compile(list []program) ([]compiled, error) {
 func TestExamine(t *testing.T) {
 	programs := append(programsOf(t, "bf16"), programsOf(t, "fp8-smooth")...)
 	r := refusing{newFake("gaudi2"), "fp8_gemm", map[string]int{}}
-	d, err := newDevice(r, 0, 1, deviceOptions{unit: 1})
+	d, err := newDevice(r, nil, deviceOptions{unit: 1})
 	require.NoError(t, err)
 	var list []backend.Finding
 	require.True(t, examineOn(d, programs, func(f backend.Finding) bool { list = append(list, f); return true }))

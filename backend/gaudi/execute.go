@@ -171,8 +171,11 @@ type executable struct {
 
 func (x *executable) Run(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
-		x.synapse.abort(err)
+		x.abort(err)
 		return err
+	}
+	if err := x.ended(); err != nil {
+		return x.failure("run program "+x.program.Name(), 0, err)
 	}
 	if err := x.synapse.run(x.list, 0, x.commands()); err != nil {
 		return x.failure("run program "+x.program.Name(), 0, err)
@@ -203,7 +206,7 @@ func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, st
 // the other ranks, which wait for this one in collectives, when its context ends or show
 // returns an error.
 func (x *executable) eachOp(ctx context.Context, show func(n *backend.Node, took time.Duration) error) error {
-	defer context.AfterFunc(ctx, func() { x.synapse.abort(ctx.Err()) })()
+	defer context.AfterFunc(ctx, func() { x.abort(ctx.Err()) })()
 	if x.observed == nil {
 		c := newCutter(x.spec, true, x.program)
 		c.layouts = x.layouts
@@ -223,7 +226,7 @@ func (x *executable) eachOp(ctx context.Context, show func(n *backend.Node, took
 			return o.failure(s.node.Path(), 0, err)
 		}
 		if err := show(s.node, took); err != nil {
-			x.synapse.abort(err)
+			x.abort(err)
 			return err
 		}
 	}

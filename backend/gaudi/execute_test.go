@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -18,28 +17,11 @@ import (
 	"octet/fp8"
 )
 
-// served returns a synapse behind a socket.
-func served(t *testing.T, s synapse) synapse {
-	t.Helper()
-	here, there := net.Pipe()
-	done := make(chan error, 1)
-	go func() {
-		done <- serve(there, s, serveHooks{afterRun: func() {}, disconnected: func() {}, limit: time.Minute})
-	}()
-	r, err := dial(here, func(err error) error { return err }, func() error {
-		return errors.Join(here.Close(), <-done)
-	}, time.Minute, func() {})
-	require.NoError(t, err)
-	return r
-}
-
-// The backend passes a part of the conformance cases on a fake device, in this process
-// and behind a socket.
+// The backend passes a part of the conformance cases on a fake device.
 func TestConformanceOfTheDevice(t *testing.T) {
 	ran := 0
 	for _, d := range []backend.Driver{
-		fakeDriver("gaudi2", func(s synapse) synapse { return s }),
-		fakeDriver("gaudi3", func(s synapse) synapse { return served(t, s) }),
+		fakeDriver("gaudi2"), fakeDriver("gaudi3"),
 	} {
 		n := 0
 		for c := range conformance.Cases() {
@@ -80,7 +62,7 @@ func loadAdding(t *testing.T, s synapse) (d *device, x backend.Executable, p *ba
 	t.Helper()
 	_, p, a, b, out, packed = adding()
 	require.NoError(t, p.Err())
-	d, err := newDevice(s, 0, 1, deviceOptions{unit: 1})
+	d, err := newDevice(s, nil, deviceOptions{unit: 1})
 	require.NoError(t, err)
 	list, err := d.Load(p)
 	require.NoError(t, err)
@@ -202,87 +184,36 @@ func (idle) write(libsynapse.Ptr, []byte) error { return nil }
 func (idle) read([]byte, libsynapse.Ptr) error  { return nil }
 func (idle) run(int, int, int) error            { return nil }
 
-// Errors name the action and the vendor's status, and stay the same through a socket.
+// Errors name the action and the vendor's status.
 func TestErrorsOfTheDevice(t *testing.T) {
 	memory := &libsynapse.Error{Call: "synDeviceMalloc", Status: 4, Text: "Out of Device memory (OOM)"}
 	lost := &libsynapse.Error{Call: "synStreamSynchronize", Status: 31}
 	other := &libsynapse.Error{Call: "synLaunch", Status: 30}
-	for _, wrap := range []func(synapse) synapse{
-		func(s synapse) synapse { return s }, func(s synapse) synapse { return served(t, s) },
-	} {
-		f := newFake("gaudi2")
-		d, x, _, a, _, _, _ := loadAdding(t, wrap(f))
+	f := newFake("gaudi2")
+	d, x, _, a, _, _, _ := loadAdding(t, f)
 
-		f.fail["run"] = other
-		err := x.Run(t.Context())
-		require.EqualError(t, err, "gaudi: run program adding: synLaunch returned 30 (synFailedSectionValidation)")
-		require.NotErrorIs(t, err, backend.ErrDeviceLost)
-		delete(f.fail, "run")
-
-		v := backend.NewVars()
-		v.Tensor(backend.Param, "w", fp8.F32, 1<<20)
-		d2, err := newDevice(wrap(f), 0, 1, deviceOptions{unit: 1})
-		require.NoError(t, err)
-		f.fail["alloc"] = memory
-		_, err = d2.Load(v.Program("none"))
-		require.ErrorIs(t, err, backend.ErrOutOfMemory)
-		require.EqualError(t, err, "gaudi: allocate the variables: out of memory: asked for 4 MiB, 1 GiB of the device's 3 GiB are free ("+
-			"synDeviceMalloc returned 4 (synOutOfDeviceMemory): Out of Device memory (OOM)); training needs less with a smaller train.micro_batch or train.recompute=block")
-		delete(f.fail, "alloc")
-
-		f.fail["read"], f.fail["synchronize"] = lost, lost
-		blocks := len(f.blocks)
-		err = d.Read(a, make([]byte, a.Bytes()))
-		require.ErrorIs(t, err, backend.ErrDeviceLost)
-		require.EqualError(t, err, "gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated); only a new process gets the device back, start again")
-		require.NoError(t, d.Close())
-		require.Len(t, f.blocks, blocks, "Close freed memory of a lost device")
-	}
-}
-
-func TestServeAnswersEverything(t *testing.T) {
-	f := newFake("gaudi3")
-	s := served(t, f)
-	require.Equal(t, f.info, s.hardware())
-	id, err := s.uniqueID()
-	require.NoError(t, err)
-	require.NoError(t, s.join(id, 4, 3))
-	require.Equal(t, "group 3/4", f.joined)
-	free, total, err := s.memory()
-	require.NoError(t, err)
-	require.Equal(t, []uint64{1 << 30, 3 << 30}, []uint64{free, total})
-
-	n := 2*chunkBytes + 5
-	at, err := s.alloc(int64(n))
-	require.NoError(t, err)
-	raw := make([]byte, n)
-	for i := range raw {
-		raw[i] = byte(i % 251)
-	}
-	require.NoError(t, s.write(at, raw))
-	back := make([]byte, n)
-	require.NoError(t, s.read(back, at))
-	require.Equal(t, raw, back)
-	require.NoError(t, s.fill(at, 7, 9))
-	require.NoError(t, s.read(back[:10], at))
-	require.Equal(t, []byte{7, 7, 7, 7, 7, 7, 7, 7, 7, 9}, back[:10])
-	require.NoError(t, s.free(at))
-	require.ErrorContains(t, s.free(at), "there is no block")
-	require.NoError(t, s.release())
-	require.Error(t, s.synchronize(), "a call after release succeeded")
-}
-
-// A refusal carries its reason and kind of error.
-func TestRefuse(t *testing.T) {
-	here, there := net.Pipe()
-	go func() {
-		_ = refuse(there, errors.Join(backend.ErrNoDevice, &libsynapse.Error{Call: "synDeviceAcquire", Status: 8}))
-	}()
-	_, err := dial(here, func(err error) error { return err }, nil, time.Minute, func() {})
-	require.ErrorIs(t, err, backend.ErrNoDevice)
+	f.fail["run"] = other
+	err := x.Run(t.Context())
+	require.EqualError(t, err, "gaudi: run program adding: synLaunch returned 30 (synFailedSectionValidation)")
 	require.NotErrorIs(t, err, backend.ErrDeviceLost)
-	var e *libsynapse.Error
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, "synNoDeviceFound", e.Name())
-	require.NoError(t, here.Close())
+	delete(f.fail, "run")
+
+	v := backend.NewVars()
+	v.Tensor(backend.Param, "w", fp8.F32, 1<<20)
+	d2, err := newDevice(f, nil, deviceOptions{unit: 1})
+	require.NoError(t, err)
+	f.fail["alloc"] = memory
+	_, err = d2.Load(v.Program("none"))
+	require.ErrorIs(t, err, backend.ErrOutOfMemory)
+	require.EqualError(t, err, "gaudi: allocate the variables: out of memory: asked for 4 MiB, 1 GiB of the device's 3 GiB are free ("+
+		"synDeviceMalloc returned 4 (synOutOfDeviceMemory): Out of Device memory (OOM)); training needs less with a smaller train.micro_batch or train.recompute=block")
+	delete(f.fail, "alloc")
+
+	f.fail["read"], f.fail["synchronize"] = lost, lost
+	blocks := len(f.blocks)
+	err = d.Read(a, make([]byte, a.Bytes()))
+	require.ErrorIs(t, err, backend.ErrDeviceLost)
+	require.EqualError(t, err, "gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated); only a new process gets the device back, start again")
+	require.NoError(t, d.Close())
+	require.Len(t, f.blocks, blocks, "Close freed memory of a lost device")
 }

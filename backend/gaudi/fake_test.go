@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/csrc/libsynapse"
 )
 
@@ -22,7 +23,6 @@ type fake struct {
 	rng      *rand.Rand
 	released int
 	fail     map[string]error // by method
-	joined   string
 }
 
 func newFake(model string) *fake {
@@ -153,12 +153,7 @@ func (f *fake) time(list, from, to int) (time.Duration, error) {
 func (f *fake) synchronize() error        { return f.fail["synchronize"] }
 func (f *fake) uniqueID() ([]byte, error) { return []byte("group"), f.fail["uniqueID"] }
 
-func (f *fake) join(id []byte, ranks, rank int) error {
-	f.joined = fmt.Sprintf("%s %d/%d", id, rank, ranks)
-	return f.fail["join"]
-}
-
-func (f *fake) abort(error) {}
+func (f *fake) join(*world.Group) error { return f.fail["join"] }
 
 func (f *fake) release() error {
 	f.released++
@@ -168,14 +163,13 @@ func (f *fake) release() error {
 var _ synapse = (*fake)(nil)
 
 // fakeDriver returns a driver that opens a new fake for every device.
-func fakeDriver(model string, wrap func(synapse) synapse) backend.Driver {
+func fakeDriver(model string) backend.Driver {
 	d := interpreterDriver(model)
-	d.Open = func(_ string, o backend.Options) ([]backend.Backend, error) {
-		if o.Ranks > 1 {
+	d.Open = func(_ string, o backend.Options) (backend.Backend, error) {
+		if o.Group != nil {
 			return nil, fmt.Errorf("one rank: %w", backend.ErrUnsupported)
 		}
-		b, err := newDevice(wrap(newFake(model)), 0, 1, deviceOptions{unit: 1})
-		return []backend.Backend{b}, err
+		return newDevice(newFake(model), nil, deviceOptions{unit: 1})
 	}
 	return d
 }

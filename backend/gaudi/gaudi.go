@@ -17,7 +17,7 @@
 // distinct graph once, because layers are equal up to addresses, and caches the recipes
 // on disk (recipe_cache.go). A Run is one list of launches on one stream and returns before
 // the device is done; Read waits. The device does not implement backend.Fetcher: each
-// call to another rank's process waits for its answer, so a step ends with a wait.
+// call returns before the device has finished.
 //
 // # Memory
 //
@@ -29,12 +29,9 @@
 //
 // # Ranks
 //
-// SynapseAI gives a process one device. A single rank uses the device in this process.
-// Several ranks each have a worker process, which is this program started again
-// (RunWorker in worker.go), and are driven through a socket (remote.go) with plain data (synapse.go).
-// The worker processes end together: when one ends, waits longer than OCTET_TIMEOUT,
-// or is stopped in a run, all end, with an error that says where. Collectives are HCCL's
-// and run on the same stream as the launches.
+// SynapseAI gives a process one device, so each rank is a process. Collectives are HCCL's and
+// run on the same stream as the launches. A goroutine tells the group of the ranks how far the
+// device is (collectives.go).
 //
 // # Determinism
 //
@@ -135,34 +132,28 @@ func spec(device string) (backend.Spec, error) {
 	return s, nil
 }
 
-// open returns the backends of all ranks. A single rank uses the device in this process;
-// several ranks have a worker process each.
+// open opens the device of a rank.
 func open(device string, o backend.Options) (backend.Backend, error) {
 	opts, err := parse(device)
 	if err != nil {
 		return nil, err
 	}
-	ranks := o.Group.Size()
-	opened, err := openRanks(opts.module, ranks)
+	s, err := openRank(opts.module, o.Group)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
 			err = fmt.Errorf("%w, or use --backend emu", err)
 		}
 		return nil, fmt.Errorf("backend gaudi: %w", err)
 	}
-	list := make([]backend.Backend, ranks)
-	for rank, s := range opened {
-		d, err := newDevice(s, rank, ranks, opts)
-		if h := s.hardware(); err == nil && opts.model != "" && opts.model != h.Model {
-			err = fmt.Errorf("%w of that model: this is a %s; --backend gaudi uses any model", backend.ErrNoDevice, h.Model)
-		}
-		if err != nil {
-			for _, s := range opened {
-				err = errors.Join(err, s.release())
-			}
-			return nil, fmt.Errorf("backend gaudi: %w", err)
-		}
-		list[rank] = d
+	d, err := newDevice(s, o.Group, opts)
+	if h := s.hardware(); err == nil && opts.model != "" && opts.model != h.Model {
+		err = fmt.Errorf("%w of that model: this is a %s; --backend gaudi uses any model", backend.ErrNoDevice, h.Model)
 	}
-	return list[0], nil
+	if err == nil {
+		err = d.join()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("backend gaudi: %w", err), s.release())
+	}
+	return d, nil
 }

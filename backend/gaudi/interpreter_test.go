@@ -31,12 +31,12 @@ func interpreterDriver(model string) backend.Driver {
 		Name:  "gaudi",
 		Spec:  func(string) (backend.Spec, error) { return spec(model) },
 		Lower: lower,
-		Open: func(_ string, o backend.Options) ([]backend.Backend, error) {
-			if o.Ranks > 1 {
+		Open: func(_ string, o backend.Options) (backend.Backend, error) {
+			if o.Group != nil {
 				return nil, fmt.Errorf("one rank: %w", backend.ErrUnsupported)
 			}
 			s, err := spec(model)
-			return []backend.Backend{&interpreter{spec: s, rng: rand.New(rand.NewPCG(1, 2)), host: map[*backend.Tensor][]byte{}}}, err
+			return &interpreter{spec: s, rng: rand.New(rand.NewPCG(1, 2)), host: map[*backend.Tensor][]byte{}}, err
 		},
 	}
 }

@@ -18,19 +18,20 @@ import (
 
 // local is this process's Gaudi. The process keeps the device and its recipes when no
 // backend uses them: devices that are released and quickly acquired again have been seen
-// to fail. Only yield releases the device, for the worker processes of ranks.
+// to fail.
 type local struct {
 	*libsynapse.Device
-	module int // the module number requested, or -1
-	users  int // open backends, guarded by mine
-	lost   atomic.Bool
-	cache  *cache
+	module  int // the module number requested, or -1
+	users   int // open backends, guarded by mine
+	lost    atomic.Bool
+	waiting atomic.Bool // for the device
+	cache   *cache
 
 	mu     sync.Mutex
 	stream *libsynapse.Stream
 	fence  *libsynapse.Fence
 	clock  [2]*libsynapse.Event // before and after the timed commands
-	comm   *libsynapse.Comm
+	rank   *member              // nil for a single rank
 
 	// staging is host memory for copies: its first half for copies to the device, of
 	// which used bytes may be in flight, the second for copies from the device. After
@@ -111,20 +112,6 @@ func acquire(open func() (*libsynapse.Device, error)) (*libsynapse.Device, error
 			return d, err
 		}
 	}
-}
-
-// yield releases this process's device if no backend uses it: ranks have a process each,
-// and may need all devices of the machine. It reports whether the process still holds a
-// device.
-func yield() (held bool, err error) {
-	mine.Lock()
-	defer mine.Unlock()
-	if mine.local == nil || mine.users > 0 || mine.lost.Load() {
-		return mine.local != nil, nil
-	}
-	err = mine.close()
-	mine.local = nil
-	return false, err
 }
 
 func (l *local) start() (err error) {
@@ -213,7 +200,9 @@ func (l *local) read(dst []byte, from libsynapse.Ptr) error {
 
 // wait waits for all submitted work, including copies to the host.
 func (l *local) wait() error {
+	l.waiting.Store(true)
 	err := l.fence.Wait(l.stream)
+	l.waiting.Store(false)
 	if err == nil {
 		l.used = 0
 	}
@@ -330,29 +319,19 @@ func (l *local) transfer(t *transfer) error {
 	s := l.stream
 	switch t.Kind {
 	case allReduce:
-		return l.comm.AllReduce(s, t.To, t.Count, t.Type, t.Reduction)
+		return l.rank.comm.AllReduce(s, t.To, t.Count, t.Type, t.Reduction)
 	case reduceScatter:
-		return l.comm.ReduceScatter(s, t.To, t.From, t.Count, t.Type, t.Reduction)
+		return l.rank.comm.ReduceScatter(s, t.To, t.From, t.Count, t.Type, t.Reduction)
 	case allGather:
-		return l.comm.AllGather(s, t.To, t.From, t.Count, t.Type)
+		return l.rank.comm.AllGather(s, t.To, t.From, t.Count, t.Type)
 	case broadcast:
-		return l.comm.Broadcast(s, t.To, t.Count, t.Type, 0)
+		return l.rank.comm.Broadcast(s, t.To, t.Count, t.Type, 0)
 	default:
 		return s.Copy(t.To, t.From, t.Count)
 	}
 }
 
-func (l *local) uniqueID() ([]byte, error) { return libsynapse.UniqueID() }
-
-func (l *local) join(id []byte, ranks, rank int) (err error) {
-	l.comm, err = l.NewComm(id, ranks, rank)
-	return err
-}
-
-// abort does nothing: with several ranks, each device is a remote.
-func (l *local) abort(error) {}
-
-// release keeps the device in the process, which releases it in yield or when it ends.
+// release keeps the device in the process, which releases it when it ends.
 func (l *local) release() error {
 	mine.Lock()
 	defer mine.Unlock()
@@ -363,8 +342,8 @@ func (l *local) release() error {
 // close closes the device and everything made on it.
 func (l *local) close() error {
 	var errs []error
-	if l.comm != nil {
-		errs = append(errs, l.comm.Close())
+	if l.rank != nil {
+		errs = append(errs, l.rank.close())
 	}
 	for _, r := range l.recipes {
 		errs = append(errs, r.Close())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/csrc/libsynapse"
 )
 
@@ -59,34 +60,25 @@ func modelHere() string {
 	return ""
 }
 
-// openRanks opens one device for each rank.
-func openRanks(module, ranks int) ([]synapse, error) {
-	if ranks == 1 {
-		s, err := openLocal(module)
-		return []synapse{s}, err
+// openRank opens the device of a rank: that of the module number, counted on by the ranks of
+// this machine, or any device with -1.
+func openRank(module int, g *world.Group) (synapse, error) {
+	if g == nil {
+		return openLocal(module)
+	}
+	if g.InProcess() {
+		return nil, fmt.Errorf("%w: SynapseAI gives a process one device: start each of the %d ranks as a process, as octet train --ranks does", backend.ErrUnsupported, g.Size())
 	}
 	here, err := present()
 	if err != nil {
 		return nil, err
 	}
-	devices := here.Gaudi2 + here.Gaudi3
-	if ranks > devices {
-		return nil, fmt.Errorf("%w: %d ranks need a device each, and SynapseAI shows %d: set train.ranks=%[3]d", backend.ErrUnsupported, ranks, devices)
+	local := g.Place().LocalRank
+	if devices := here.Gaudi2 + here.Gaudi3; local >= devices {
+		return nil, fmt.Errorf("%w: %d or more ranks of this machine need a device each, and SynapseAI shows %d", backend.ErrUnsupported, local+1, devices)
 	}
-	held, err := yield()
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("release this process's device for its ranks: %w", err)
-	case held && ranks == devices:
-		return nil, fmt.Errorf("%w: %d ranks need all devices, and this process uses one of them: close that backend first", backend.ErrUnsupported, ranks)
+	if module >= 0 {
+		module += local
 	}
-	w, err := startWorkers(module, ranks)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]synapse, ranks)
-	for i, one := range w.list {
-		list[i] = one.remote
-	}
-	return list, nil
+	return openLocal(module)
 }

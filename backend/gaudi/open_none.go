@@ -7,6 +7,7 @@ import (
 	"runtime"
 
 	"octet/backend"
+	"octet/backend/world"
 )
 
 // available returns ErrNotBuilt: this build has no Gaudi backend.
@@ -19,7 +20,7 @@ func available(string) error {
 
 func modelHere() string { return "" }
 
-func openRanks(int, int) ([]synapse, error) { return nil, available("") }
+func openRank(int, *world.Group) (synapse, error) { return nil, available("") }
 
 // probe returns no findings: available says why.
 func probe() []backend.Finding { return nil }

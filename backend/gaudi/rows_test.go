@@ -79,9 +79,9 @@ func TestOpsInRangesOfRows(t *testing.T) {
 		for _, limit := range []int{maxBytes, limit} {
 			lowered, err := lowerWithin(limit, []*backend.Program{p})
 			require.NoError(t, err)
-			devices, err := interpreterDriver(model).Open("", backend.Options{})
+			d, err := interpreterDriver(model).Open("", backend.Options{})
 			require.NoError(t, err)
-			d, host := devices[0], ref.Open(nil, ref.Rounded)
+			host := ref.Open(nil, ref.Rounded)
 			_, err = host.Load(p)
 			require.NoError(t, err)
 			runs, err := d.Load(lowered...)
@@ -186,7 +186,7 @@ func TestLongSequences(t *testing.T) {
 
 // A kind without a graph is refused, not computed as another one.
 func TestUnknownActivation(t *testing.T) {
-	devices, err := interpreterDriver("gaudi2").Open("", backend.Options{})
+	d, err := interpreterDriver("gaudi2").Open("", backend.Options{})
 	require.NoError(t, err)
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Stash, "x", fp8.F32, 2, 8)
@@ -197,7 +197,7 @@ func TestUnknownActivation(t *testing.T) {
 		p.Add(add)
 		require.NoError(t, p.Err())
 		op.Kind, grad.Kind = 9, 9 // after the check of Add
-		_, err = devices[0].Load(p)
+		_, err = d.Load(p)
 		require.ErrorIs(t, err, backend.ErrUnsupported)
 		require.ErrorContains(t, err, "activation 9")
 		op.Kind, grad.Kind = 0, 0

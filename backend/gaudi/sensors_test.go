@@ -15,10 +15,10 @@ import (
 func TestSensors(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	t.Setenv("OCTET_LIBHLML", standin.Build(t, "libhlml"))
-	list, err := open("", backend.Options{})
+	opened, err := open("", backend.Options{})
 	require.NoError(t, err)
-	d := list[0].(backend.Sensed)
-	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	t.Cleanup(func() { require.NoError(t, opened.Close()) })
+	d := opened.(backend.Sensed)
 	s, err := d.Sensors()
 	if err != nil { // the HLML stand-in's only device has another address than SynapseAI's
 		require.ErrorContains(t, err, d.(*device).hardware().Bus)

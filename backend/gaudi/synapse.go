@@ -3,13 +3,12 @@ package gaudi
 import (
 	"time"
 
+	"octet/backend/world"
 	"octet/csrc/libsynapse"
 )
 
-// synapse is one Gaudi as the backend uses it: this process's device (local), or that of
-// a worker process (remote), because SynapseAI gives a process only one device. Arguments
-// are plain data, so that both behave alike. Calls take effect in order on one stream;
-// only read, time and synchronize wait for it.
+// synapse is one Gaudi as the backend uses it: this process's device (local), or a fake of tests.
+// Calls take effect in order on one stream; only read, time and synchronize wait for it.
 type synapse interface {
 	hardware() hardware
 	memory() (free, total uint64, err error)
@@ -30,13 +29,10 @@ type synapse interface {
 	time(list, from, to int) (time.Duration, error)
 	forget(list int) error
 	synchronize() error
-	// join makes the device a rank of the communicator with this id, which uniqueID makes
-	// on one rank. All ranks join at once.
+	// uniqueID makes the id of a communicator. join makes the device a rank of the group's
+	// communicator; all ranks join at once.
 	uniqueID() ([]byte, error)
-	join(id []byte, ranks, rank int) error
-	// abort ends all ranks, because this rank skips a collective that the other ranks may
-	// wait for.
-	abort(why error)
+	join(*world.Group) error
 	// release ends the use of the device, after its memory is freed.
 	release() error
 }

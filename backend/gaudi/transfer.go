@@ -52,7 +52,7 @@ func (b *builder) magnitudes(o *backend.AllReduce) error {
 // allReduce returns no transfer for a single rank, which needs no HCCL.
 func (m memory) allReduce(o *backend.AllReduce) ([]transfer, error) {
 	x, err := m.spanOf(o.X)
-	if err != nil || m.ranks == 1 {
+	if err != nil || m.group.Size() == 1 {
 		return nil, err
 	}
 	// The reduction covers the padding, which is never read.
@@ -100,10 +100,10 @@ func (m memory) scatterOrGather(kind transferKind, x, out *backend.Tensor) (t tr
 	if from.runs > 1 || to.runs > 1 {
 		return t, fmt.Errorf("%w by backend gaudi: %s or %s is packed, and padded on the device", backend.ErrUnsupported, x, out)
 	}
-	if small, large := min(from.bytes, to.bytes), max(from.bytes, to.bytes); large != small*int64(m.ranks) {
-		return t, fmt.Errorf("want one shard for each of %d ranks: X is %s, Out is %s", m.ranks, x, out)
+	if small, large := min(from.bytes, to.bytes), max(from.bytes, to.bytes); large != small*int64(m.group.Size()) {
+		return t, fmt.Errorf("want one shard for each of %d ranks: X is %s, Out is %s", m.group.Size(), x, out)
 	}
-	if m.ranks == 1 {
+	if m.group.Size() == 1 {
 		return transfer{Kind: localCopy, To: to.at, From: from.at, Count: int(from.bytes)}, nil
 	}
 	return transfer{Kind: kind, To: to.at, From: from.at}, nil
@@ -127,7 +127,7 @@ func (m *transfer) carry(t *backend.Tensor) error {
 // stochastically, from rank 0: each device draws its own random bits, and the ranks'
 // weights would drift apart. Sharded tensors have no copies on other ranks.
 func (m memory) broadcastFromRank0(o *backend.AdamW) ([]transfer, error) {
-	if m.ranks == 1 || o.Rounding != fp8.Stochastic || o.AmaxOnly || o.Shard {
+	if m.group.Size() == 1 || o.Rounding != fp8.Stochastic || o.AmaxOnly || o.Shard {
 		return nil, nil
 	}
 	var list []transfer

@@ -66,6 +66,16 @@ func RunRanks(t RankTest, n int, variables ...string) []Exit {
 	return exits
 }
 
+// RunWorld is RunRanks for ranks that octet train --ranks would start: [world.FromEnv] finds
+// their place. variables have OCTET_RENDEZVOUS.
+func RunWorld(t RankTest, n int, variables ...string) []Exit {
+	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
+	environment := append(os.Environ(), append(variables, inRank+"=1")...)
+	return run(t, environment, n, func(rank int) []string {
+		return []string{fmt.Sprint("OCTET_RANK=", rank), fmt.Sprint("OCTET_RANKS=", n), fmt.Sprint("OCTET_LOCAL_RANK=", rank)}
+	}, []string{os.Args[0], "-test.run=" + pattern, "-test.timeout=2m"})
+}
+
 // run starts n processes of a command, each with an environment of its own, and waits for
 // them.
 func run(t RankTest, environment []string, n int, own func(rank int) []string, command []string) []Exit {

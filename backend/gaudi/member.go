@@ -1,0 +1,93 @@
+//go:build gaudi && cgo && linux
+
+package gaudi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"octet/backend"
+	"octet/backend/world"
+	"octet/csrc/libsynapse"
+)
+
+// member connects this process's device to those of the other ranks. It outlives the backends
+// that a change of recipe closes and opens. A goroutine tells the group the last collective that
+// the device has reached, and whether the host waits for the device, because a host that waits
+// for its device may wait for all other ranks.
+//
+// HCCL has no call that ends a collective: if the group ends, the process must end.
+type member struct {
+	group *world.Group
+	comm  *libsynapse.Comm
+	stop  chan struct{} // closed to end the goroutine
+}
+
+const watchEvery = 200 * time.Millisecond
+
+func (l *local) uniqueID() ([]byte, error) { return libsynapse.UniqueID() }
+
+func (l *local) join(g *world.Group) error {
+	if l.rank != nil && l.rank.group == g {
+		return nil
+	}
+	// Exchange and NewComm have no other deadline than the group's.
+	ctx := context.Background()
+	var id []byte
+	var err error
+	if g.Rank() == 0 {
+		if id, err = l.uniqueID(); err != nil {
+			return fmt.Errorf("create the id of a communicator: %w", unreachable(err))
+		}
+	}
+	ids, err := g.Exchange(ctx, "HCCL's unique id", id)
+	if err != nil {
+		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
+	}
+	comm, err := l.NewComm(ids[0], g.Size(), g.Rank())
+	if err != nil {
+		return fmt.Errorf("join rank %d of %d: %w", g.Rank(), g.Size(), unreachable(err))
+	}
+	l.rank = &member{g, comm, make(chan struct{})}
+	go l.rank.watch(l)
+	return nil
+}
+
+// watch runs until the member is closed or the group has ended.
+func (m *member) watch(l *local) {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-m.stop:
+			return
+		case <-m.group.Done():
+			l.lost.Store(true) // pending work waits for the other ranks forever
+			return
+		case <-ticker.C:
+		}
+		number := l.reached()
+		m.group.AtOp(int(number))
+		if l.waiting.Load() && number > 0 {
+			name := l.collectives.name(number)
+			m.group.Waits(&name)
+		} else {
+			m.group.Continues()
+		}
+	}
+}
+
+func (m *member) close() error {
+	close(m.stop)
+	return m.comm.Close()
+}
+
+// unreachable adds what to do to an error of HCCL's network.
+func unreachable(err error) error {
+	if e := (*libsynapse.Error)(nil); errors.As(err, &e) {
+		return fmt.Errorf("%w; "+hintNetwork, err)
+	}
+	return err
+}
