@@ -8,10 +8,15 @@
 #include "standin.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum {
 	SUCCESS = 0,
@@ -52,17 +57,18 @@ typedef struct {
 	int captured;
 } call;
 
-typedef struct clique {
-	struct clique *next;
-	unsigned long id;
-	int ranks, joined, broken;
-	comm *members[];
-} clique;
+enum { RANKS = 16, SLOT = 64 << 20 };
 
-// The communicators of this process, by id.
-static clique *cliques;
-static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t joined = PTHREAD_COND_INITIALIZER;
+// shared is the memory of all ranks, goroutines or processes: a file that all of them map. In a
+// collective each rank copies its data to its slot, and computes its own result from all slots.
+typedef struct {
+	_Atomic int joined, broken;
+	_Atomic int ordinals[RANKS]; // of the GPUs, from 1
+	_Atomic int pending[RANKS];  // calls on streams, not completed
+	_Atomic uint64_t arrived[RANKS], finished[RANKS]; // collectives
+	call now[RANKS]; // by and the pointers are those of the rank's process
+	char slots[][SLOT]; // sparse
+} shared;
 
 typedef struct { char internal[128]; } ncclUniqueId;
 
@@ -70,13 +76,15 @@ enum { ABORTED = 1, DESTROYED };
 
 // A comm is never freed: operations on streams may refer to it.
 struct comm {
-	clique *of;
-	int rank, ordinal;
-	int ended;       // 0, ABORTED or DESTROYED
-	int pending;     // calls on streams, not completed
-	int waits, done; // waits: now is at the head of its stream; done: the collective has run
-	call now;
+	shared *all;
+	int rank, ranks, ordinal;
+	int ended;      // 0, ABORTED or DESTROYED
+	uint64_t calls; // that this rank has begun
+	int waits;      // the last one is in the slot
+	int polled;     // it counts in waiting
 };
+
+static _Atomic int waiting; // communicators of this process that wait for other ranks
 
 int ncclGetVersion(int *version) {
 	*version = setting("STANDIN_NCCL", 23007);
@@ -94,11 +102,19 @@ const char *ncclGetErrorString(int status) {
 }
 
 int ncclGetUniqueId(ncclUniqueId *id) {
-	static unsigned long last;
-	const unsigned long n = __atomic_add_fetch(&last, 1, __ATOMIC_SEQ_CST);
+	static _Atomic int last;
 	memset(id, 0, sizeof *id);
-	memcpy(id->internal, &n, sizeof n);
-	return SUCCESS;
+	snprintf(id->internal, sizeof id->internal, "/dev/shm/standin-nccl-%d-%d", getpid(), atomic_fetch_add(&last, 1));
+	const int fd = open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);
+	return fd < 0 || close(fd) ? UNHANDLED_CUDA_ERROR : SUCCESS;
+}
+
+// poll_ranks wakes the streams that wait for ranks in other processes.
+static void *poll_ranks(void *unused) {
+	for (;; usleep(100))
+		if (atomic_load(&waiting))
+			driver.notify();
+	return unused;
 }
 
 static int load_driver(void) {
@@ -110,45 +126,40 @@ static int load_driver(void) {
 	*(void **)&driver.ordinal = dlsym(library, "standin_ordinal");
 	*(void **)&driver.capturing = dlsym(library, "standin_capturing");
 	*(void **)&driver.notify = dlsym(library, "standin_notify");
+	static _Atomic int polling;
+	pthread_t thread;
+	if (driver.enqueue && !atomic_exchange(&polling, 1) && pthread_create(&thread, NULL, poll_ranks, NULL))
+		return UNHANDLED_CUDA_ERROR;
 	return driver.enqueue ? SUCCESS : UNHANDLED_CUDA_ERROR;
 }
 
-// enter adds a communicator of this rank to the clique of the id, and waits for the others.
-static int enter(comm **out, int ranks, unsigned long id, int rank) {
-	clique *all = cliques;
-	while (all && all->id != id)
-		all = all->next;
-	if (!all) {
-		all = calloc(1, sizeof *all + ranks * sizeof(comm *));
-		*all = (clique){.next = cliques, .id = id, .ranks = ranks};
-		cliques = all;
-	}
-	if (all->ranks != ranks || all->members[rank])
+int ncclCommInitRank(comm **out, int ranks, ncclUniqueId id, int rank) {
+	if (rank < 0 || rank >= ranks || ranks > RANKS)
 		return INVALID_ARGUMENT;
-	comm *mine = calloc(1, sizeof *mine);
-	*mine = (comm){.of = all, .rank = rank, .ordinal = driver.ordinal()};
+	if (load_driver())
+		return UNHANDLED_CUDA_ERROR;
+	const size_t bytes = sizeof(shared) + (size_t)ranks * SLOT;
+	const int fd = open(id.internal, O_RDWR);
+	if (fd < 0 || ftruncate(fd, bytes)) // new bytes are 0; the same size changes nothing
+		return INVALID_ARGUMENT;
+	shared *all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (all == MAP_FAILED)
+		return UNHANDLED_CUDA_ERROR;
+	comm *c = calloc(1, sizeof *c);
+	*c = (comm){.all = all, .rank = rank, .ranks = ranks, .ordinal = driver.ordinal()};
+	if (atomic_exchange(&all->ordinals[rank], 1 + c->ordinal))
+		return INVALID_ARGUMENT;
 	// A communicator must not have a GPU twice (NCCL user guide, Creating a Communicator).
 	for (int r = 0; r < ranks; r++)
-		all->broken |= all->members[r] && all->members[r]->ordinal == mine->ordinal;
-	all->members[rank] = *out = mine;
-	all->joined++;
-	pthread_cond_broadcast(&joined);
-	while (all->joined < ranks && !all->broken)
-		pthread_cond_wait(&joined, &joining);
-	return all->broken ? INVALID_USAGE : SUCCESS;
-}
-
-int ncclCommInitRank(comm **out, int ranks, ncclUniqueId id, int rank) {
-	unsigned long n;
-	memcpy(&n, id.internal, sizeof n);
-	if (rank < 0 || rank >= ranks || !n)
-		return INVALID_ARGUMENT;
-	pthread_mutex_lock(&joining);
-	int status = load_driver();
-	if (!status)
-		status = enter(out, ranks, n, rank);
-	pthread_mutex_unlock(&joining);
-	return status;
+		if (r != rank && atomic_load(&all->ordinals[r]) == 1 + c->ordinal)
+			atomic_store(&all->broken, 1);
+	if (atomic_fetch_add(&all->joined, 1) + 1 == ranks)
+		unlink(id.internal);
+	while (atomic_load(&all->joined) < ranks && !atomic_load(&all->broken))
+		usleep(100);
+	*out = c;
+	return atomic_load(&all->broken) ? INVALID_USAGE : SUCCESS;
 }
 
 // After an abort, pending calls no longer wait, and write NaN instead of results.
@@ -161,8 +172,8 @@ int ncclCommAbort(comm *c) {
 
 // With pending calls of any rank, NCCL waits, sometimes forever; the stand-in fails.
 int ncclCommDestroy(comm *c) {
-	for (int r = 0; r < c->of->ranks; r++)
-		if (__atomic_load_n(&c->of->members[r]->pending, __ATOMIC_SEQ_CST))
+	for (int r = 0; r < c->ranks; r++)
+		if (atomic_load(&c->all->pending[r]))
 			return INVALID_USAGE;
 	return __atomic_exchange_n(&c->ended, DESTROYED, __ATOMIC_SEQ_CST) ? INVALID_ARGUMENT : SUCCESS;
 }
@@ -176,11 +187,11 @@ int ncclCommGetAsyncError(comm *c, int *status) {
 
 // reduce combines element i of all ranks into element at of out. A sum starts at rank begin
 // and goes around the ring, so that tests find callers that rely on another order.
-static void reduce(const clique *all, const call *c, size_t i, int begin, char *out, size_t at) {
+static void reduce(const comm *me, const call *c, size_t i, int begin, char *out, size_t at) {
 	float sum = 0;
 	int32_t max = INT32_MIN;
-	for (int r = 0; r < all->ranks; r++) {
-		const char *p = all->members[(begin + r) % all->ranks]->now.send + 4 * i;
+	for (int r = 0; r < me->ranks; r++) {
+		const char *p = me->all->slots[(begin + r) % me->ranks] + 4 * i;
 		float x;
 		int32_t n;
 		memcpy(&x, p, 4);
@@ -191,28 +202,21 @@ static void reduce(const clique *all, const call *c, size_t i, int begin, char *
 	memcpy(out + 4 * at, c->type == F32 ? (void *)&sum : (void *)&max, 4);
 }
 
-static void perform(const clique *all) {
-	const call *c = &all->members[0]->now;
+// perform computes this rank's result.
+static void perform(const comm *me, const call *c) {
 	const size_t size = sizes[c->type], n = c->count;
 	switch (c->kind) {
-	case ALL_REDUCE: {
-		char *result = malloc(n * size);
+	case ALL_REDUCE:
 		for (size_t i = 0; i < n; i++)
-			reduce(all, c, i, 1 + i * all->ranks / n, result, i);
-		for (int r = 0; r < all->ranks; r++)
-			memcpy(all->members[r]->now.recv, result, n * size);
-		free(result);
+			reduce(me, c, i, 1 + i * me->ranks / n, c->recv, i);
 		break;
-	}
 	case REDUCE_SCATTER:
-		for (int r = 0; r < all->ranks; r++)
-			for (size_t i = 0; i < n; i++)
-				reduce(all, c, r * n + i, r + 1, all->members[r]->now.recv, i);
+		for (size_t i = 0; i < n; i++)
+			reduce(me, c, me->rank * n + i, me->rank + 1, c->recv, i);
 		break;
 	default:
-		for (int r = 0; r < all->ranks; r++)
-			for (int from = 0; from < all->ranks; from++)
-				memmove(all->members[r]->now.recv + from * n * size, all->members[from]->now.send, n * size);
+		for (int from = 0; from < me->ranks; from++)
+			memcpy(c->recv + from * n * size, me->all->slots[from], n * size);
 	}
 }
 
@@ -223,49 +227,67 @@ static int same(const call *a, const call *b) {
 }
 
 // report_mismatch fails the communicator: NCCL would wait forever or return mixed data.
-static void report_mismatch(clique *all) {
+static void report_mismatch(comm *me) {
 	static const char *const names[] = {"all-reduce", "reduce-scatter", "all-gather"};
-	all->broken = 1;
-	for (int r = 0; r < all->ranks; r++) {
-		const call *c = &all->members[r]->now;
+	if (atomic_exchange(&me->all->broken, 1))
+		return;
+	for (int r = 0; r < me->ranks; r++) {
+		const call *c = &me->all->now[r];
 		fprintf(stderr, "stand-in: the ranks' calls differ: rank %d runs %s of %zu elements of type %d%s\n", r, names[c->kind], c->count,
 			c->type, c->captured ? ", captured" : "");
 	}
 }
 
-static void try_all(clique *all) {
-	for (int r = 0; r < all->ranks; r++)
-		if (!all->members[r]->waits || all->members[r]->done)
-			return;
-	int agree = 1;
-	for (int r = 1; r < all->ranks; r++)
-		agree &= same(&all->members[0]->now, &all->members[r]->now);
-	if (agree)
-		perform(all);
-	else
-		report_mismatch(all);
-	for (int r = 0; r < all->ranks; r++)
-		all->members[r]->done = 1;
+// reached returns whether all ranks have counted n collectives.
+static int reached(const comm *me, _Atomic uint64_t *counts, uint64_t n) {
+	for (int r = 0; r < me->ranks; r++)
+		if (atomic_load(&counts[r]) < n)
+			return 0;
+	return 1;
+}
+
+// advance returns whether the collective is complete.
+static int advance(comm *me, const call *c) {
+	shared *all = me->all;
+	if (!me->waits) {
+		if (!reached(me, all->finished, me->calls)) // a rank still reads this rank's slot
+			return 0;
+		const size_t sent = c->count * sizes[c->type] * (c->kind == REDUCE_SCATTER ? me->ranks : 1);
+		memcpy(all->slots[me->rank], c->send, sent);
+		all->now[me->rank] = *c;
+		me->waits = 1;
+		atomic_store(&all->arrived[me->rank], ++me->calls);
+	}
+	if (!reached(me, all->arrived, me->calls))
+		return 0;
+	for (int r = 1; r < me->ranks; r++)
+		if (!same(&all->now[0], &all->now[r]))
+			report_mismatch(me);
+	if (!atomic_load(&all->broken))
+		perform(me, c);
+	me->waits = 0;
+	atomic_store(&all->finished[me->rank], me->calls);
+	driver.notify();
+	return 1;
 }
 
 // run_call is the operation on a stream.
 static int run_call(void *data) {
 	const call *c = data;
 	comm *me = c->by;
-	clique *all = me->of;
-	if (!me->waits) {
-		me->waits = 1;
-		me->now = *c;
-		try_all(all);
-	}
-	if (!me->done && !me->ended)
+	const int done = !me->ended && advance(me, c);
+	if (!done && !me->ended) {
+		if (!__atomic_exchange_n(&me->polled, 1, __ATOMIC_SEQ_CST))
+			atomic_fetch_add(&waiting, 1);
 		return STANDIN_LATER;
-	if (!me->done) // aborted: recv is incomplete
+	}
+	if (__atomic_exchange_n(&me->polled, 0, __ATOMIC_SEQ_CST))
+		atomic_fetch_sub(&waiting, 1);
+	if (!done) // aborted: recv is incomplete
 		memset(c->recv, 0xff, c->count * sizes[c->type]);
-	me->waits = me->done = 0;
 	if (!c->captured)
-		__atomic_fetch_sub(&me->pending, 1, __ATOMIC_SEQ_CST);
-	return all->broken ? LAUNCH_FAILED : SUCCESS;
+		atomic_fetch_sub(&me->all->pending[me->rank], 1);
+	return atomic_load(&me->all->broken) ? LAUNCH_FAILED : SUCCESS;
 }
 
 // issue checks what NCCL checks, and that the thread's context is on the communicator's
@@ -281,9 +303,11 @@ static int issue(call c, size_t sent, size_t received, void *stream) {
 		return INVALID_ARGUMENT;
 	if ((sent && !driver.device(c.send, sent * sizes[c.type])) || (received && !driver.device(c.recv, received * sizes[c.type])))
 		return INVALID_ARGUMENT;
+	if (sent * sizes[c.type] > SLOT)
+		return INVALID_ARGUMENT;
 	c.captured = driver.capturing(stream);
 	if (!c.captured)
-		__atomic_fetch_add(&c.by->pending, 1, __ATOMIC_SEQ_CST);
+		atomic_fetch_add(&c.by->all->pending[c.by->rank], 1);
 	return driver.enqueue(stream, run_call, &c, sizeof c) ? UNHANDLED_CUDA_ERROR : SUCCESS;
 }
 
@@ -300,9 +324,9 @@ int ncclAllReduce(const void *send, void *recv, size_t n, int type, int op, comm
 int ncclReduceScatter(const void *send, void *recv, size_t n, int type, int op, comm *c, void *stream) {
 	if (!reducible(type, op))
 		return INVALID_ARGUMENT;
-	return issue((call){c, REDUCE_SCATTER, send, recv, n, type, op}, n * c->of->ranks, n, stream);
+	return issue((call){c, REDUCE_SCATTER, send, recv, n, type, op}, n * c->ranks, n, stream);
 }
 
 int ncclAllGather(const void *send, void *recv, size_t n, int type, comm *c, void *stream) {
-	return issue((call){c, ALL_GATHER, send, recv, n, type}, n, n * c->of->ranks, stream);
+	return issue((call){c, ALL_GATHER, send, recv, n, type}, n, n * c->ranks, stream);
 }
