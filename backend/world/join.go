@@ -37,6 +37,7 @@ type Options struct {
 	Secret   Secret        // needed unless Address is of this machine's loopback interface
 	Timeout  time.Duration // see Local
 	Wait     time.Duration // for the other processes; 0: five minutes
+	Listener *Listener     // of rank 0; nil: it listens at the address, or at an inherited socket
 
 	timing timing // zero: that of Timeout
 }
@@ -90,6 +91,9 @@ type arrival struct {
 // listen waits for the hellos of all other ranks and starts the hub.
 func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting) (*Group, error) {
 	l, err := inherited()
+	if o.Listener != nil {
+		l = o.Listener
+	}
 	if err == nil && l == nil {
 		var lc net.ListenConfig
 		l, err = lc.Listen(ctx, "tcp", o.Place.Address)
