@@ -64,7 +64,8 @@ object *object_first(void);
 int enter(void);
 int leave(int status);
 
-// wait_for_notify releases the lock until another thread calls notify_all.
+// wait_for_notify releases the lock until another thread calls notify_all, or for half a
+// millisecond.
 void wait_for_notify(void);
 void notify_all(void);
 
