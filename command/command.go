@@ -17,7 +17,7 @@ import (
 
 	_ "octet/backend/cuda" // backends register themselves
 	_ "octet/backend/emu"
-	"octet/backend/gaudi"
+	_ "octet/backend/gaudi"
 	"octet/internal/cli"
 )
 
@@ -26,8 +26,7 @@ import (
 // start, 2 for bad input, 128 and the signal's number after a signal. Sources is the text
 // to train on without data.paths on a machine without a Go installation; it may be nil.
 //
-// Ranks of the backend gaudi are processes, which are this program started again: in those
-// processes Main does not return. So call it early.
+// Ranks of cuda and gaudi are processes, which are this program with the same arguments.
 func Main(args []string, sources fs.FS) int {
 	return cli.Main(args, sources)
 }

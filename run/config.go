@@ -42,15 +42,16 @@ func ConfigOf(dir string) (train.Config, error) {
 }
 
 // checkResumed returns an error if a configuration differs from that of the run in dir by
-// more than the length.
+// more than the length and the number of ranks.
 func checkResumed(dir string, c train.Config) error {
 	before, err := ConfigOf(dir)
 	if err != nil {
 		return err
 	}
+	before.Train.Ranks = c.Train.Ranks // checkpoints fit any number
 	differing, err := config.Differences(config.Keys(), before, c)
 	if err == nil && len(differing) > 0 {
-		err = fmt.Errorf("%s holds a run with another configuration: %s; of a resumed run only train.steps may change", dir, strings.Join(differing, ", "))
+		err = fmt.Errorf("%s holds a run with another configuration: %s; of a resumed run only train.steps and train.ranks may change", dir, strings.Join(differing, ", "))
 	}
 	return err
 }

@@ -161,18 +161,17 @@ func (r *Run) start(ctx context.Context, o Options, corpus openCorpus) (err erro
 			return err
 		}
 	}
-	switch {
-	case r.rank() > 0:
-		r.folder = sharedFolder(o.Dir)
-	case !o.Resume:
-		err = checkVacant(o.Dir)
-	default:
+	o.Dir, err = r.tell(ctx, "the run folder", func() (dir string, err error) {
+		if !o.Resume {
+			return o.Dir, checkVacant(o.Dir)
+		}
 		if r.folder, err = resume(o.Dir); err == nil {
 			err = checkResumed(o.Dir, o.Config)
 		}
-	}
-	if err == nil {
-		err = r.barrier(ctx, "the run folder")
+		return o.Dir, err
+	})
+	if r.Dir = o.Dir; err == nil && r.rank() > 0 {
+		r.folder = sharedFolder(o.Dir)
 	}
 	// The folder is made after the text was read and the memory checked: a process that
 	// ends before that, even by a kill, leaves no folder.

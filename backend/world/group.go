@@ -62,7 +62,8 @@ type Lost struct {
 	Host  string // of its process
 	Step  int64  // that the rank was in, from 1; 0: before the first
 	Cause string
-	Code  int // the exit status for the processes of all ranks
+	Code  int  // the exit status for the processes of all ranks
+	Gone  bool // the rank could not say so itself: its process ended, hangs, or has no network
 
 	err error // of which Cause is the text, if the rank is of this process
 }
@@ -291,7 +292,7 @@ func (g *Group) read() {
 	for {
 		m, err := g.conn.receive()
 		if err != nil {
-			g.end(&Lost{Rank: 0, Cause: closedCause, Code: CodeFailed})
+			g.end(&Lost{Rank: 0, Cause: closedCause, Code: CodeFailed, Gone: true})
 			return
 		}
 		g.mu.Lock()
@@ -323,7 +324,7 @@ func (g *Group) beat() {
 		silent := g.silent > g.timing.silent
 		g.mu.Unlock()
 		if silent {
-			g.end(&Lost{Rank: 0, Cause: g.timing.silentCause(), Code: CodeFailed})
+			g.end(&Lost{Rank: 0, Cause: g.timing.silentCause(), Code: CodeFailed, Gone: true})
 			return
 		}
 		m := message{Kind: alive, Step: g.step.Load(), Ops: g.ops.Load(), Waiting: g.waiting.Load()}

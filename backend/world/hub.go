@@ -142,7 +142,7 @@ func (h *hub) handle(e event) (over bool, lost *Lost) {
 	case e.err != nil && m.left:
 		return false, nil
 	case e.err != nil:
-		return true, h.lost(e.rank, closedCause)
+		return true, h.gone(e.rank, closedCause)
 	}
 	m.silent = 0
 	switch e.Kind {
@@ -207,7 +207,7 @@ func (h *hub) tick() *Lost {
 			continue
 		}
 		if m.silent++; m.silent > h.timing.silent {
-			return h.lost(rank, h.timing.silentCause())
+			return h.gone(rank, h.timing.silentCause())
 		}
 		if !m.post(message{Kind: alive}) {
 			return h.lost(rank, "it does not read its messages")
@@ -241,6 +241,13 @@ func (h *hub) tick() *Lost {
 // after reports whether m has come further than other.
 func (m *member) after(other *member) bool {
 	return m.step > other.step || m.step == other.step && m.ops > other.ops
+}
+
+// gone returns the error of a rank that cannot tell it.
+func (h *hub) gone(rank int, cause string) *Lost {
+	lost := h.lost(rank, cause)
+	lost.Gone = true
+	return lost
 }
 
 // lost returns the error of a rank.

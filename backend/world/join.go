@@ -89,8 +89,11 @@ type arrival struct {
 
 // listen waits for the hellos of all other ranks and starts the hub.
 func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting) (*Group, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", o.Place.Address)
+	l, err := inherited()
+	if err == nil && l == nil {
+		var lc net.ListenConfig
+		l, err = lc.Listen(ctx, "tcp", o.Place.Address)
+	}
 	if err != nil {
 		return nil, &Lost{Rank: 0, Cause: fmt.Sprintf("it cannot listen at the rendezvous: %v", err), Code: CodeInput}
 	}

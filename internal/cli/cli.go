@@ -184,6 +184,9 @@ func (t *terminal) status(err error) int {
 		return s.status
 	}
 	fmt.Fprintf(prose(t.err), "octet: %v%s\n", err, openFilesHint(err))
+	if a, ok := errors.AsType[agreed](err); ok {
+		return a.status
+	}
 	if _, ok := errors.AsType[inputError](err); ok {
 		return exitInput
 	}

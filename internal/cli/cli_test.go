@@ -20,7 +20,7 @@ import (
 	"octet/backend"
 	_ "octet/backend/cuda"
 	_ "octet/backend/emu"
-	"octet/backend/gaudi"
+	_ "octet/backend/gaudi"
 	"octet/recipe"
 )
 

@@ -14,7 +14,7 @@ import (
 )
 
 // resumedConfig returns the configuration of the run in dir. Of the settings, a may change
-// only the length of the run.
+// only the length of the run and the number of ranks.
 func resumedConfig(dir string, a config.Args) (train.Config, error) {
 	if a.File != "" {
 		return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run takes the %s of its own folder", a.File, config.RunFile)
@@ -28,8 +28,8 @@ func resumedConfig(dir string, a config.Args) (train.Config, error) {
 		return train.Config{}, err
 	}
 	for _, key := range loaded.FromCommand {
-		if key != "train.steps" {
-			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run accepts only --steps, --threads and --backend; --resume=auto accepts the command line of a new run", key)
+		if key != "train.steps" && key != ranksKey {
+			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run accepts only --steps, --ranks, --threads and --backend; --resume=auto accepts the command line of a new run", key)
 		}
 	}
 	return loaded.Config, nil
@@ -51,6 +51,9 @@ func autoConfig(dir string, a config.Args) (c train.Config, resumes bool, err er
 	var length config.Args
 	if slices.Contains(keys, "train.steps") {
 		length.Assignments = []string{fmt.Sprintf("train.steps=%d", given.Train.Steps)}
+	}
+	if slices.Contains(keys, ranksKey) {
+		length.Assignments = append(length.Assignments, fmt.Sprintf("%s=%d", ranksKey, given.Train.Ranks))
 	}
 	if c, err = resumedConfig(dir, length); err != nil {
 		return c, true, err

@@ -8,12 +8,15 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"octet/backend"
+	"octet/backend/world"
 	"octet/checkpoint"
 	"octet/internal/config"
 	"octet/internal/writers"
@@ -29,8 +32,11 @@ type trainCmd struct {
 	JSON        bool     `help:"Print the result as one JSON object, without a sample."`
 	MetricsAddr string   `placeholder:"HOST:PORT" help:"Serve Prometheus metrics at /metrics; a port alone listens on this machine only."`
 	Profile     bool     `help:"Profile up to 5 steps op by op: print the time of each op and write trace.json into the run's folder."`
+	Rendezvous  string   `placeholder:"HOST:PORT" help:"Where rank 0 listens, for ranks that a launcher starts; default: what the launcher says."`
 	config.Flags
 	device
+
+	place *world.Place // among the ranks that a launcher started; nil if there is none
 }
 
 // Help returns the text that train --help adds.
@@ -49,6 +55,9 @@ Examples:
 }
 
 func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
+	if c.place, err = findPlace(c.Rendezvous); err != nil {
+		return badInput(err)
+	}
 	o, err := c.options(t)
 	if err != nil {
 		return badInput(err)
@@ -68,6 +77,21 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 		_, err = io.WriteString(t.out, wrapComments(string(text), columnsOf(t.out)))
 		return err
 	}
+	if processes, err := supervised(c.place, o); err != nil {
+		return badInput(err)
+	} else if processes {
+		return supervise(t, o.Config.Train.Ranks)
+	}
+	if c.place == nil || c.place.Rank == 0 {
+		return c.run(ctx, t, o)
+	}
+	silent := *t // rank 0 reports
+	silent.out, silent.err = io.Discard, io.Discard
+	return c.run(ctx, &silent, o)
+}
+
+// run trains, as one rank if a launcher started this process.
+func (c trainCmd) run(ctx context.Context, t *terminal, o run.Options) (err error) {
 	status := writers.NewStatusLine(t.err)
 	signals := catchSignals(ctx, func() {
 		status.Print("octet: stopping; a second signal quits without saving")
@@ -75,6 +99,19 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 	defer signals.stop()
 	o.Save = signals.save
 	start := time.Now()
+	if c.place != nil {
+		fmt.Fprintf(prose(t.err), "octet: %v\n", c.place)
+		if o.Group, err = join(signals.ctx, *c.place, o); err != nil {
+			return badInput(ofRank(o.Group, err))
+		}
+		o.Hung = func(lost *world.Lost) {
+			if lost.Rank != c.place.Rank && c.place.Rank == 0 {
+				fmt.Fprintf(prose(t.err), "octet: %v\n", lost)
+			}
+			os.Exit(lost.Code)
+		}
+		defer func() { err = ofRank(o.Group, errors.Join(err, leave(o.Group))) }()
+	}
 	r, err := c.start(signals.ctx, t, o)
 	if s := signals.received(); s != 0 && err != nil {
 		fmt.Fprintln(t.err, "octet: stopped before the first step; nothing was changed")
@@ -117,10 +154,16 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 		}
 		if c.Resume == resumeAuto {
 			o.Config, o.Resume, err = autoConfig(c.Out, args)
+			if err == nil {
+				err = placeRanks(&o.Config, c.place, nil)
+			}
 			return o, err
 		}
 		o.Resume = true
 		o.Config, err = resumedConfig(c.Out, args)
+		if err == nil {
+			err = placeRanks(&o.Config, c.place, nil)
+		}
 		return o, err
 	}
 	loaded, err := config.New(args)
@@ -128,6 +171,9 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 		return o, err
 	}
 	o.Config = loaded.Config
+	if err := placeRanks(&o.Config, c.place, slices.Concat(loaded.FromFile, loaded.FromCommand)); err != nil {
+		return o, err
+	}
 	if o.Dir == "" {
 		o.Dir = filepath.Join("runs", time.Now().Format("2006-01-02-150405")+"-"+o.Config.Recipe)
 	}

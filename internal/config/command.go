@@ -19,6 +19,7 @@ type Flags struct {
 	Model  Once     `name:"model" placeholder:"PRESET" help:"Size of the model: tiny, small, 124m, 1b, llama2-7b or llama3-8b (key model.preset); default: tiny."`
 	Data   []string `name:"data" placeholder:"PATH" sep:"none" help:"A text, a token shard (.bin), or a folder of these, to train on; may be repeated (key data.paths)."`
 	Steps  Once     `name:"steps" placeholder:"N" help:"Length of the run in optimizer steps (key train.steps); default: 1800."`
+	Ranks  Once     `name:"ranks" placeholder:"N" help:"Data-parallel ranks: threads of this process on emu, a GPU or Gaudi each (key train.ranks); default: 1."`
 	Seed   Once     `name:"seed" placeholder:"N" help:"Seed of all random numbers (key seed); default: 1."`
 }
 
@@ -79,6 +80,7 @@ func commandLine(a Args) (*source, error) {
 		{"--recipe", "recipe", a.Flags.Recipe},
 		{"--model", "model.preset", a.Flags.Model},
 		{"--steps", "train.steps", a.Flags.Steps},
+		{"--ranks", "train.ranks", a.Flags.Ranks},
 		{"--seed", "seed", a.Flags.Seed},
 	} {
 		if !f.value.Given {
