@@ -210,7 +210,7 @@ func (g *Group) exchange(ctx context.Context, in lane, what string, mine []byte)
 	if err := g.Err(); err != nil {
 		return nil, err
 	}
-	if err := g.send(message{Kind: part, What: what, Lane: in, Data: mine}); err != nil {
+	if err := g.send(message{Kind: part, Step: g.step.Load(), Ops: g.ops.Load(), What: what, Lane: in, Data: mine}); err != nil {
 		return nil, err
 	}
 	select {
