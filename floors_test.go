@@ -30,7 +30,7 @@ var levels = [][]string{
 	{"run", "internal/runs"},
 	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/spike", "internal/trial"},
 	{"infer", "internal/quantize", "train"},
-	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm", "internal/hostmem"},
+	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm", "internal/hostmem", "internal/launch"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "tools/kernelusage"},
 	{"backend/emu/attention", "backend/emu/optimizer"},
 	{"backend/emu/cast", "backend/emu/gemm"},

@@ -219,7 +219,7 @@ func (f *folder) Close() error { return f.unlock() }
 // discard undoes create if nothing was started. It removes what this process made and
 // leaves a folder that existed before as it was.
 func (f *folder) discard() (err error) {
-	names := append([]string{configFile, dataFile, metricsFile, timingFile, logFile}, f.recipes...)
+	names := append([]string{configFile, dataFile, metricsFile, timingFile, logFile, logsDir}, f.recipes...)
 	if f.made != "" {
 		entries, readErr := os.ReadDir(f.Dir)
 		err = readErr

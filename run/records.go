@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"octet/internal/disk"
 	"octet/internal/writers"
 	"octet/train"
 )
@@ -30,8 +31,15 @@ func (r *Run) openRecords(from int) (*records, error) {
 	case r.group.InProcess():
 		return &records{log: writers.NoRunLog()}, nil
 	}
-	log, err := writers.OpenRunLog(filepath.Join(r.Dir, fmt.Sprintf(rankLogFile, r.rank())))
-	return &records{log: log, files: []io.Closer{log}}, err
+	path := r.folder.path(fmt.Sprintf(rankLogFile, r.rank()))
+	if err := disk.MakeDirs(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	log, err := writers.OpenRunLog(path)
+	if err != nil {
+		return nil, err
+	}
+	return &records{log: log, files: []io.Closer{log}}, nil
 }
 
 // openRecords opens the files and truncates them after step from, where the run resumes.

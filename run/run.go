@@ -145,6 +145,9 @@ func start(ctx context.Context, o Options, corpus openCorpus) (*Run, error) {
 		return r, nil
 	}
 	r.fail(ctx, err)
+	if lost, ok := errors.AsType[*world.Lost](r.group.Err()); ok && lost.Rank != r.rank() {
+		err = lost // not what followed from it
+	}
 	err = errors.Join(err, r.free())
 	switch {
 	case r.folder == nil:

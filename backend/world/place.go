@@ -32,6 +32,9 @@ func (p Place) String() string {
 	return text
 }
 
+// Supervised reports whether octet train --ranks started the process.
+func (p Place) Supervised() bool { return p.Launcher == launchers[0].name }
+
 // launcher reads the place of a process from the variables that a program for starting
 // processes sets.
 type launcher struct {

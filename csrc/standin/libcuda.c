@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 // The lock is recursive: operations that run in a driver call may call the driver.
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -50,16 +49,7 @@ int leave(int status) {
 	return status;
 }
 
-// A rank in another process, which an operation of NCCL waits for, does not notify this one.
-void wait_for_notify(void) {
-	struct timespec until;
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += 500000;
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
-	pthread_cond_timedwait(&notification, &lock, &until);
-}
-
+void wait_for_notify(void) { pthread_cond_wait(&notification, &lock); }
 void notify_all(void) { pthread_cond_broadcast(&notification); }
 
 void standin_notify(void) {

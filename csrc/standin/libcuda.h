@@ -64,8 +64,7 @@ object *object_first(void);
 int enter(void);
 int leave(int status);
 
-// wait_for_notify releases the lock until another thread calls notify_all, or for half a
-// millisecond.
+// wait_for_notify releases the lock until another thread calls notify_all.
 void wait_for_notify(void);
 void notify_all(void);
 

@@ -1,28 +1,26 @@
 //go:build ignore
 
 // Stand-in for libnccl.so.2: collectives between the streams of the stand-in for the
-// driver, which OCTET_LIBCUDA must name, in one process or in several. A collective blocks
-// its stream until all ranks have reached it, as in NCCL. See standin.go.
-//
-// The ranks of a communicator map a file, whose path is the unique id. Each copies its data
-// there, and computes its own result when all have.
+// driver, which OCTET_LIBCUDA must name, of one process or of several on a machine. A
+// collective blocks its stream until all ranks have reached it, as in NCCL. See standin.go.
 
 #define _GNU_SOURCE
 #include "standin.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
 	SUCCESS = 0,
 	UNHANDLED_CUDA_ERROR = 1,
-	SYSTEM_ERROR = 2,
 	INVALID_ARGUMENT = 4,
 	INVALID_USAGE = 5,
 	LAUNCH_FAILED = 719, // CUresult
@@ -45,56 +43,49 @@ static struct {
 	void (*notify)(void);
 } driver;
 
-enum { RANKS = 32, ROOM = 1 << 28 }; // maximum of ranks, and of the bytes that a rank sends
+typedef struct comm comm;
 
 enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER };
-
 static const char *const names[] = {"all-reduce", "reduce-scatter", "all-gather"};
 
-// head is what the ranks' calls have in common.
 typedef struct {
+	comm *by;
 	enum kind kind;
-	int type, reduce, captured;
-	size_t count; // elements per rank, of the result in REDUCE_SCATTER
-} head;
+	const char *send;
+	char *recv;
+	size_t count; // elements per rank, of recv in REDUCE_SCATTER
+	int type, reduce;
+	int captured;
+} call;
 
-// slot is a rank's part of the file. All fields but now are read and written atomically.
-typedef struct {
-	int joined, ordinal;
-	int pending;           // calls on streams, not completed
-	uint64_t posted, read; // collectives whose data this rank has stored, and has read of all ranks
-	head now;              // of the last one posted
-} slot;
+enum { RANKS = 16, SLOT = 64 << 20 };
 
+// shared is the memory of all ranks, goroutines or processes: a file that all of them map. In a
+// collective each rank copies its data to its slot, and computes its own result from all slots.
 typedef struct {
-	int joined, broken;
-	slot slots[RANKS];
+	_Atomic int joined, broken;
+	_Atomic int ordinals[RANKS]; // of the GPUs, from 1
+	_Atomic int pending[RANKS];  // calls on streams, not completed
+	_Atomic uint64_t arrived[RANKS], finished[RANKS]; // collectives
+	call now[RANKS]; // by and the pointers are those of the rank's process
+	char slots[][SLOT]; // sparse
 } shared;
+
+typedef struct { char internal[128]; } ncclUniqueId;
 
 enum { ABORTED = 1, DESTROYED };
 
 // A comm is never freed: operations on streams may refer to it.
-typedef struct {
+struct comm {
 	shared *all;
-	char *data; // ROOM bytes of each rank
-	int ranks, rank, ordinal;
+	int rank, ranks, ordinal;
 	int ended;      // 0, ABORTED or DESTROYED
-	uint64_t calls; // collectives that this rank has posted
-	int waits;      // in the last one
-} comm;
+	uint64_t calls; // that this rank has begun
+	int waits;      // the last one is in the slot
+	int polled;     // it counts in waiting
+};
 
-typedef struct {
-	comm *by;
-	head head;
-	const char *send;
-	char *recv;
-	size_t bytes; // of send
-} call;
-
-typedef struct { char internal[128]; } ncclUniqueId;
-
-#define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
-#define STORE(x, value) __atomic_store_n(&(x), value, __ATOMIC_SEQ_CST)
+static _Atomic int waiting; // communicators of this process that wait for other ranks
 
 int ncclGetVersion(int *version) {
 	*version = setting("STANDIN_NCCL", 23007);
@@ -112,15 +103,19 @@ const char *ncclGetErrorString(int status) {
 }
 
 int ncclGetUniqueId(ncclUniqueId *id) {
-	const char *folder = getenv("TMPDIR");
+	static _Atomic int last;
 	memset(id, 0, sizeof *id);
-	if (snprintf(id->internal, sizeof *id, "%s/nccl-XXXXXX", folder ? folder : "/tmp") >= (int)sizeof *id)
-		return SYSTEM_ERROR;
-	const int fd = mkstemp(id->internal);
-	if (fd < 0)
-		return SYSTEM_ERROR;
-	close(fd);
-	return SUCCESS;
+	snprintf(id->internal, sizeof id->internal, "/dev/shm/standin-nccl-%d-%d", getpid(), atomic_fetch_add(&last, 1));
+	const int fd = open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);
+	return fd < 0 || close(fd) ? UNHANDLED_CUDA_ERROR : SUCCESS;
+}
+
+// poll_ranks wakes the streams that wait for ranks in other processes.
+static void *poll_ranks(void *unused) {
+	for (;; usleep(100))
+		if (atomic_load(&waiting))
+			driver.notify();
+	return unused;
 }
 
 static int load_driver(void) {
@@ -132,49 +127,40 @@ static int load_driver(void) {
 	*(void **)&driver.ordinal = dlsym(library, "standin_ordinal");
 	*(void **)&driver.capturing = dlsym(library, "standin_capturing");
 	*(void **)&driver.notify = dlsym(library, "standin_notify");
+	static _Atomic int polling;
+	pthread_t thread;
+	if (driver.enqueue && !atomic_exchange(&polling, 1) && pthread_create(&thread, NULL, poll_ranks, NULL))
+		return UNHANDLED_CUDA_ERROR;
 	return driver.enqueue ? SUCCESS : UNHANDLED_CUDA_ERROR;
 }
 
-// map maps the file of a communicator. Its bytes that no rank writes take no space.
-static int map(comm *c, const char *path) {
-	const size_t page = sysconf(_SC_PAGESIZE), head = (sizeof(shared) + page - 1) / page * page, all = head + (size_t)c->ranks * ROOM;
-	const int fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		return SYSTEM_ERROR;
-	void *p = ftruncate(fd, all) ? MAP_FAILED : mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-	close(fd);
-	if (p == MAP_FAILED)
-		return SYSTEM_ERROR;
-	c->all = p;
-	c->data = (char *)p + head;
-	return SUCCESS;
-}
-
-// ncclCommInitRank returns when all ranks have called it. The last one unlinks the file.
 int ncclCommInitRank(comm **out, int ranks, ncclUniqueId id, int rank) {
-	int status = load_driver();
-	if (status)
-		return status;
-	if (rank < 0 || rank >= ranks || ranks > RANKS || !id.internal[0])
+	if (rank < 0 || rank >= ranks || ranks > RANKS)
 		return INVALID_ARGUMENT;
+	if (load_driver())
+		return UNHANDLED_CUDA_ERROR;
+	const size_t bytes = sizeof(shared) + (size_t)ranks * SLOT;
+	const int fd = open(id.internal, O_RDWR);
+	if (fd < 0 || ftruncate(fd, bytes)) // new bytes are 0; the same size changes nothing
+		return INVALID_ARGUMENT;
+	shared *all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (all == MAP_FAILED)
+		return UNHANDLED_CUDA_ERROR;
 	comm *c = calloc(1, sizeof *c);
-	*c = (comm){.ranks = ranks, .rank = rank, .ordinal = driver.ordinal()};
-	if ((status = map(c, id.internal)))
-		return status;
-	slot *slots = c->all->slots;
-	if (__atomic_exchange_n(&slots[rank].joined, 1, __ATOMIC_SEQ_CST))
+	*c = (comm){.all = all, .rank = rank, .ranks = ranks, .ordinal = driver.ordinal()};
+	if (atomic_exchange(&all->ordinals[rank], 1 + c->ordinal))
 		return INVALID_ARGUMENT;
-	slots[rank].ordinal = c->ordinal;
-	if (__atomic_add_fetch(&c->all->joined, 1, __ATOMIC_SEQ_CST) == ranks)
-		unlink(id.internal);
-	while (LOAD(c->all->joined) < ranks)
-		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 	// A communicator must not have a GPU twice (NCCL user guide, Creating a Communicator).
 	for (int r = 0; r < ranks; r++)
-		if (r != rank && slots[r].ordinal == c->ordinal)
-			return INVALID_USAGE;
+		if (r != rank && atomic_load(&all->ordinals[r]) == 1 + c->ordinal)
+			atomic_store(&all->broken, 1);
+	if (atomic_fetch_add(&all->joined, 1) + 1 == ranks)
+		unlink(id.internal);
+	while (atomic_load(&all->joined) < ranks && !atomic_load(&all->broken))
+		usleep(100);
 	*out = c;
-	return SUCCESS;
+	return atomic_load(&all->broken) ? INVALID_USAGE : SUCCESS;
 }
 
 // After an abort, pending calls no longer wait, and write NaN instead of results.
@@ -188,7 +174,7 @@ int ncclCommAbort(comm *c) {
 // With pending calls of any rank, NCCL waits, sometimes forever; the stand-in fails.
 int ncclCommDestroy(comm *c) {
 	for (int r = 0; r < c->ranks; r++)
-		if (LOAD(c->all->slots[r].pending))
+		if (atomic_load(&c->all->pending[r]))
 			return INVALID_USAGE;
 	return __atomic_exchange_n(&c->ended, DESTROYED, __ATOMIC_SEQ_CST) ? INVALID_ARGUMENT : SUCCESS;
 }
@@ -202,11 +188,11 @@ int ncclCommGetAsyncError(comm *c, int *status) {
 
 // reduce combines element i of all ranks into element at of out. A sum starts at rank begin
 // and goes around the ring, so that tests find callers that rely on another order.
-static void reduce(const comm *c, int type, size_t i, int begin, char *out, size_t at) {
+static void reduce(const comm *me, const call *c, size_t i, int begin, char *out, size_t at) {
 	float sum = 0;
 	int32_t max = INT32_MIN;
-	for (int r = 0; r < c->ranks; r++) {
-		const char *p = c->data + (size_t)((begin + r) % c->ranks) * ROOM + 4 * i;
+	for (int r = 0; r < me->ranks; r++) {
+		const char *p = me->all->slots[(begin + r) % me->ranks] + 4 * i;
 		float x;
 		int32_t n;
 		memcpy(&x, p, 4);
@@ -214,121 +200,127 @@ static void reduce(const comm *c, int type, size_t i, int begin, char *out, size
 		sum = r ? sum + x : x;
 		max = n > max ? n : max;
 	}
-	memcpy(out + 4 * at, type == F32 ? (void *)&sum : (void *)&max, 4);
+	memcpy(out + 4 * at, c->type == F32 ? (void *)&sum : (void *)&max, 4);
 }
 
 // perform computes this rank's result.
-static void perform(const call *c) {
-	const comm *me = c->by;
-	const size_t n = c->head.count, bytes = n * sizes[c->head.type];
-	switch (c->head.kind) {
+static void perform(const comm *me, const call *c) {
+	const size_t size = sizes[c->type], n = c->count;
+	switch (c->kind) {
 	case ALL_REDUCE:
 		for (size_t i = 0; i < n; i++)
-			reduce(me, c->head.type, i, 1 + i * me->ranks / n, c->recv, i);
+			reduce(me, c, i, 1 + i * me->ranks / n, c->recv, i);
 		break;
 	case REDUCE_SCATTER:
 		for (size_t i = 0; i < n; i++)
-			reduce(me, c->head.type, me->rank * n + i, me->rank + 1, c->recv, i);
+			reduce(me, c, me->rank * n + i, me->rank + 1, c->recv, i);
 		break;
 	default:
-		for (int r = 0; r < me->ranks; r++)
-			memcpy(c->recv + r * bytes, me->data + (size_t)r * ROOM, bytes);
+		for (int from = 0; from < me->ranks; from++)
+			memcpy(c->recv + from * n * size, me->all->slots[from], n * size);
 	}
 }
 
 // same returns whether two ranks' calls agree. All or none must be captured (NCCL user
 // guide, Using NCCL with CUDA Graphs).
-static int same(const head *a, const head *b) {
+static int same(const call *a, const call *b) {
 	return a->kind == b->kind && a->count == b->count && a->type == b->type && a->reduce == b->reduce && a->captured == b->captured;
 }
 
-// agree returns whether all ranks' calls agree. If not, it fails the communicator: NCCL would
-// wait forever or return mixed data.
-static int agree(const comm *c) {
-	const slot *slots = c->all->slots;
-	int first = 0;
-	for (int r = 1; r < c->ranks; r++)
-		if (!same(&slots[0].now, &slots[r].now))
-			first = !__atomic_exchange_n(&c->all->broken, 1, __ATOMIC_SEQ_CST) || first;
-	for (int r = 0; first && r < c->ranks; r++) {
-		const head *h = &slots[r].now;
-		fprintf(stderr, "stand-in: the ranks' calls differ: rank %d runs %s of %zu elements of type %d%s\n", r, names[h->kind], h->count,
-			h->type, h->captured ? ", captured" : "");
+// report_mismatch fails the communicator: NCCL would wait forever or return mixed data.
+static void report_mismatch(comm *me) {
+	if (atomic_exchange(&me->all->broken, 1))
+		return;
+	for (int r = 0; r < me->ranks; r++) {
+		const call *c = &me->all->now[r];
+		fprintf(stderr, "stand-in: the ranks' calls differ: rank %d runs %s of %zu elements of type %d%s\n", r, names[c->kind], c->count,
+			c->type, c->captured ? ", captured" : "");
 	}
-	return !LOAD(c->all->broken);
 }
 
-// record appends a line to the file that STANDIN_NCCL_LOG names: rank, collective, and bytes of
-// the tensor that is reduced, scattered or gathered.
+// reached returns whether all ranks have counted n collectives.
+static int reached(const comm *me, _Atomic uint64_t *counts, uint64_t n) {
+	for (int r = 0; r < me->ranks; r++)
+		if (atomic_load(&counts[r]) < n)
+			return 0;
+	return 1;
+}
+
+// advance returns whether the collective is complete.
+static int advance(comm *me, const call *c) {
+	shared *all = me->all;
+	if (!me->waits) {
+		if (!reached(me, all->finished, me->calls)) // a rank still reads this rank's slot
+			return 0;
+		const size_t sent = c->count * sizes[c->type] * (c->kind == REDUCE_SCATTER ? me->ranks : 1);
+		memcpy(all->slots[me->rank], c->send, sent);
+		all->now[me->rank] = *c;
+		me->waits = 1;
+		atomic_store(&all->arrived[me->rank], ++me->calls);
+	}
+	if (!reached(me, all->arrived, me->calls))
+		return 0;
+	for (int r = 1; r < me->ranks; r++)
+		if (!same(&all->now[0], &all->now[r]))
+			report_mismatch(me);
+	if (!atomic_load(&all->broken))
+		perform(me, c);
+	me->waits = 0;
+	atomic_store(&all->finished[me->rank], me->calls);
+	driver.notify();
+	return 1;
+}
+
+// record appends a line to the file that STANDIN_NCCL_LOG names: the rank, the collective, and
+// the bytes of the tensor that is reduced, scattered or gathered.
 static void record(const call *c) {
 	const char *path = getenv("STANDIN_NCCL_LOG");
 	FILE *f = path ? fopen(path, "a") : NULL;
 	if (!f)
 		return;
-	fprintf(f, "%d %s %zu\n", c->by->rank, names[c->head.kind], c->bytes * (c->head.kind == ALL_GATHER ? c->by->ranks : 1));
+	fprintf(f, "%d %s %zu\n", c->by->rank, names[c->kind], c->count * sizes[c->type] * (c->kind == ALL_REDUCE ? 1 : c->by->ranks));
 	fclose(f);
 }
-
-// all_past returns whether a counter of every rank has reached n.
-#define all_past(c, counter, n) \
-	({ \
-		int past = 1; \
-		for (int r = 0; r < (c)->ranks; r++) \
-			past &= LOAD((c)->all->slots[r].counter) >= (n); \
-		past; \
-	})
 
 // run_call is the operation on a stream.
 static int run_call(void *data) {
 	const call *c = data;
 	comm *me = c->by;
-	slot *mine = &me->all->slots[me->rank];
-	int status = SUCCESS;
-	if (!me->ended) {
-		if (!me->waits) {
-			if (!all_past(me, read, me->calls)) // another rank still needs the data before
-				return STANDIN_LATER;
-			memcpy(me->data + (size_t)me->rank * ROOM, c->send, c->bytes);
-			mine->now = c->head;
-			me->waits = 1;
-			STORE(mine->posted, ++me->calls);
-			driver.notify();
-		}
-		if (!all_past(me, posted, me->calls))
-			return STANDIN_LATER;
-		if (agree(me))
-			perform(c);
-		else
-			status = LAUNCH_FAILED;
-		STORE(mine->read, me->calls);
-		driver.notify();
-		record(c);
-	} else { // aborted: recv is incomplete
-		memset(c->recv, 0xff, c->head.count * sizes[c->head.type]);
+	const int done = !me->ended && advance(me, c);
+	if (!done && !me->ended) {
+		if (!__atomic_exchange_n(&me->polled, 1, __ATOMIC_SEQ_CST))
+			atomic_fetch_add(&waiting, 1);
+		return STANDIN_LATER;
 	}
-	me->waits = 0;
-	if (!c->head.captured)
-		__atomic_fetch_sub(&mine->pending, 1, __ATOMIC_SEQ_CST);
-	return status;
+	if (__atomic_exchange_n(&me->polled, 0, __ATOMIC_SEQ_CST))
+		atomic_fetch_sub(&waiting, 1);
+	if (done)
+		record(c);
+	else // aborted: recv is incomplete
+		memset(c->recv, 0xff, c->count * sizes[c->type]);
+	if (!c->captured)
+		atomic_fetch_sub(&me->all->pending[me->rank], 1);
+	return atomic_load(&me->all->broken) ? LAUNCH_FAILED : SUCCESS;
 }
 
 // issue checks what NCCL checks, and that the thread's context is on the communicator's
 // GPU, which NCCL would set itself.
-static int issue(comm *by, head h, const void *send, void *recv, size_t sent, size_t received, void *stream) {
-	if (by->ended) {
+static int issue(call c, size_t sent, size_t received, void *stream) {
+	if (c.by->ended) {
 		fprintf(stderr, "stand-in: use of an aborted or destroyed communicator\n");
 		return INVALID_ARGUMENT;
 	}
-	if (driver.ordinal() != by->ordinal)
+	if (driver.ordinal() != c.by->ordinal)
 		return INVALID_USAGE;
-	if (h.type < 0 || h.type >= TYPES || !sizes[h.type] || sent * sizes[h.type] > ROOM)
+	if (c.type < 0 || c.type >= TYPES || !sizes[c.type])
 		return INVALID_ARGUMENT;
-	h.captured = driver.capturing(stream);
-	const call c = {by, h, send, recv, sent * sizes[h.type]};
-	if ((sent && !driver.device(send, c.bytes)) || (received && !driver.device(recv, received * sizes[h.type])))
+	if ((sent && !driver.device(c.send, sent * sizes[c.type])) || (received && !driver.device(c.recv, received * sizes[c.type])))
 		return INVALID_ARGUMENT;
-	if (!h.captured)
-		__atomic_fetch_add(&by->all->slots[by->rank].pending, 1, __ATOMIC_SEQ_CST);
+	if (sent * sizes[c.type] > SLOT)
+		return INVALID_ARGUMENT;
+	c.captured = driver.capturing(stream);
+	if (!c.captured)
+		atomic_fetch_add(&c.by->all->pending[c.by->rank], 1);
 	return driver.enqueue(stream, run_call, &c, sizeof c) ? UNHANDLED_CUDA_ERROR : SUCCESS;
 }
 
@@ -339,15 +331,15 @@ static int reducible(int type, int op) { return (type == F32 && op == SUM) || (t
 int ncclAllReduce(const void *send, void *recv, size_t n, int type, int op, comm *c, void *stream) {
 	if (!reducible(type, op))
 		return INVALID_ARGUMENT;
-	return issue(c, (head){ALL_REDUCE, type, op, 0, n}, send, recv, n, n, stream);
+	return issue((call){c, ALL_REDUCE, send, recv, n, type, op}, n, n, stream);
 }
 
 int ncclReduceScatter(const void *send, void *recv, size_t n, int type, int op, comm *c, void *stream) {
 	if (!reducible(type, op))
 		return INVALID_ARGUMENT;
-	return issue(c, (head){REDUCE_SCATTER, type, op, 0, n}, send, recv, n * c->ranks, n, stream);
+	return issue((call){c, REDUCE_SCATTER, send, recv, n, type, op}, n * c->ranks, n, stream);
 }
 
 int ncclAllGather(const void *send, void *recv, size_t n, int type, comm *c, void *stream) {
-	return issue(c, (head){ALL_GATHER, type, 0, 0, n}, send, recv, n, n * c->ranks, stream);
+	return issue((call){c, ALL_GATHER, send, recv, n, type}, n, n * c->ranks, stream);
 }

@@ -152,14 +152,22 @@ func leave(g *world.Group) error {
 }
 
 // ofRank returns the error of a command of one rank among several: every rank ends with the status
-// that all agreed on, and one of them tells why.
-func ofRank(g *world.Group, err error) error {
-	lost, failed := errors.AsType[*world.Lost](err)
-	if g == nil || !failed {
+// that all agreed on, and one of them tells why, rank 0 unless its process is gone.
+func ofRank(p world.Place, g *world.Group, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[stopped](err); ok {
 		return err
 	}
-	// Rank 0 tells. If its process is gone, rank 1 does.
-	if g.Rank() == 0 || g.Rank() == 1 && lost.Rank == 0 && lost.Gone {
+	lost, failed := errors.AsType[*world.Lost](err)
+	if g != nil {
+		lost, failed = errors.AsType[*world.Lost](g.Err())
+	}
+	switch {
+	case !failed:
+		return err
+	case p.Rank == 0, p.Rank == 1 && lost.Rank == 0 && lost.Gone:
 		return agreed{err, lost.Code}
 	}
 	return stopped{lost.Code}

@@ -100,9 +100,11 @@ func (c trainCmd) run(ctx context.Context, t *terminal, o run.Options) (err erro
 	o.Save = signals.save
 	start := time.Now()
 	if c.place != nil {
-		fmt.Fprintf(prose(t.err), "octet: %v\n", c.place)
+		if !c.place.Supervised() {
+			fmt.Fprintf(prose(t.err), "octet: %v\n", c.place)
+		}
 		if o.Group, err = join(signals.ctx, *c.place, o); err != nil {
-			return badInput(ofRank(o.Group, err))
+			return ofRank(*c.place, nil, badInput(err))
 		}
 		o.Hung = func(lost *world.Lost) {
 			if lost.Rank != c.place.Rank && c.place.Rank == 0 {
@@ -110,7 +112,7 @@ func (c trainCmd) run(ctx context.Context, t *terminal, o run.Options) (err erro
 			}
 			os.Exit(lost.Code)
 		}
-		defer func() { err = ofRank(o.Group, errors.Join(err, leave(o.Group))) }()
+		defer func() { err = ofRank(*c.place, o.Group, errors.Join(err, leave(o.Group))) }()
 	}
 	r, err := c.start(signals.ctx, t, o)
 	if s := signals.received(); s != 0 && err != nil {
