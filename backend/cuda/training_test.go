@@ -125,7 +125,12 @@ func newTeam(t *testing.T, c train.Config, on string) *team {
 	n := c.Train.Ranks
 	tm := &team{make([]*train.Trainer, n), make([]backend.Backend, n), world.Local(n, time.Minute)}
 	t.Cleanup(func() {
-		require.NoError(t, world.Each(tm.groups, func(g *world.Group) error { return tm.devices[g.Rank()].Close() }))
+		require.NoError(t, world.Each(tm.groups, func(g *world.Group) error {
+			if d := tm.devices[g.Rank()]; d != nil { // it was opened
+				return d.Close()
+			}
+			return nil
+		}))
 	})
 	require.NoError(t, tm.each(func(g *world.Group) error { return tm.start(t, c, on, g) }))
 	return tm

@@ -103,10 +103,8 @@ const char *ncclGetErrorString(int status) {
 }
 
 int ncclGetUniqueId(ncclUniqueId *id) {
-	static _Atomic int last;
-	memset(id, 0, sizeof *id);
-	snprintf(id->internal, sizeof id->internal, "/dev/shm/standin-nccl-%d-%d", getpid(), atomic_fetch_add(&last, 1));
-	const int fd = open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);
+	*id = (ncclUniqueId){"/dev/shm/standin-nccl-XXXXXX"};
+	const int fd = mkstemp(id->internal);
 	return fd < 0 || close(fd) ? UNHANDLED_CUDA_ERROR : SUCCESS;
 }
 
