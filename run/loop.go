@@ -57,7 +57,7 @@ func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 func (r *Run) trainRank(ctx context.Context, report func(Progress)) error {
 	returned := make(chan struct{})
 	defer close(returned)
-	go watchGroup(Options{Group: r.group, Hung: r.hung}, returned)
+	go r.watchGroup(returned)
 	if r.rank() > 0 {
 		report = func(Progress) {}
 	}

@@ -98,22 +98,26 @@ const hungAfter = 5 * time.Second
 
 // watchGroup calls Options.Hung if the group ends and the call that returned belongs to does
 // not return.
-func watchGroup(o Options, returned <-chan struct{}) {
-	if o.Group.InProcess() || o.Hung == nil {
+func (r *Run) watchGroup(returned <-chan struct{}) {
+	if r.group.InProcess() || r.hung == nil {
 		return
 	}
 	select {
-	case <-o.Group.Done():
+	case <-r.group.Done():
 	case <-returned:
 		return
 	}
-	lost, failed := errors.AsType[*world.Lost](o.Group.Err())
+	lost, failed := errors.AsType[*world.Lost](r.group.Err())
 	select {
 	case <-returned:
 	case <-time.After(hungAfter):
-		if failed {
-			o.Hung(lost)
+		if !failed {
+			return
 		}
+		if log := r.log.Load(); log != nil {
+			log.Error("stopped", "error", lost.Error())
+		}
+		r.hung(lost)
 	}
 }
 

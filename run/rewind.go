@@ -49,6 +49,7 @@ func (r *Run) handleSpike(ctx context.Context, p *Progress) error {
 	}
 	former := r.records
 	r.records = cut
+	r.log.Store(cut.log)
 	r.records.log.Warn("rewound", "from", p.Step, "to", to)
 	return former.close()
 }

@@ -27,6 +27,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"octet/backend"
@@ -36,6 +37,7 @@ import (
 	"octet/internal/config"
 	"octet/internal/exporter"
 	"octet/internal/hostmem"
+	"octet/internal/writers"
 	"octet/train"
 )
 
@@ -94,8 +96,9 @@ type Run struct {
 
 	folder      *folder
 	group       *world.Group
-	others      []*Run            // the other ranks, if they are in this process and this is rank 0
-	hung        func(*world.Lost) // Options.Hung
+	others      []*Run                         // the other ranks, if they are in this process and this is rank 0
+	hung        func(*world.Lost)              // Options.Hung
+	log         atomic.Pointer[writers.RunLog] // of records, for watchGroup; nil before they are open
 	agreed      agreement
 	exporter    *exporter.Exporter // nil without Options.MetricsAddr
 	backend     string             // Options.Backend
@@ -139,7 +142,7 @@ func start(ctx context.Context, o Options, corpus openCorpus) (*Run, error) {
 	}
 	returned := make(chan struct{})
 	defer close(returned)
-	go watchGroup(o, returned)
+	go r.watchGroup(returned)
 	err := r.start(ctx, o, corpus)
 	if err == nil {
 		return r, nil
@@ -279,6 +282,7 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 		return err
 	}
 	r.Lost = r.records.lost
+	r.log.Store(r.records.log)
 	r.logStart()
 	return nil
 }

@@ -88,7 +88,7 @@ func (t *Trainer) wholeOf(ctx context.Context, x *backend.Tensor, part []byte) (
 	if _, sharded := t.sharded[x]; !sharded {
 		return part, nil
 	}
-	parts, err := t.exchange(ctx, "the rows of "+x.Name, part)
+	parts, err := t.group.Exchange(ctx, "the rows of "+x.Name, part)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (t *Trainer) wholeOf(ctx context.Context, x *backend.Tensor, part []byte) (
 
 // maxima returns the largest magnitudes over the ranks of each of x.
 func (t *Trainer) maxima(ctx context.Context, x []float32) ([]float32, error) {
-	parts, err := t.exchange(ctx, "the largest magnitudes of the state", fp8.AppendFloats(nil, x...))
+	parts, err := t.group.Exchange(ctx, "the largest magnitudes of the state", fp8.AppendFloats(nil, x...))
 	if err != nil {
 		return nil, err
 	}

@@ -274,7 +274,7 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 		}
 		mine = append(mine, d.words[:4]...)
 	}
-	sums, err := t.exchange(ctx, "the evaluation", mine)
+	sums, err := t.group.Exchange(ctx, "the evaluation", mine)
 	if err != nil {
 		return 0, err
 	}
@@ -284,27 +284,6 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 	}
 	return total / float64(d.sweep.Targets()), nil
 }
-
-// exchange returns the data of all ranks, which may have any size.
-func (t *Trainer) exchange(ctx context.Context, what string, mine []byte) ([][]byte, error) {
-	all := make([][]byte, t.group.Size())
-	for more := true; more; {
-		n := min(len(mine), maxExchanged)
-		parts, err := t.group.Exchange(ctx, what, mine[:n])
-		if err != nil {
-			return nil, err
-		}
-		mine, more = mine[n:], false
-		for rank, part := range parts {
-			all[rank] = append(all[rank], part...)
-			more = more || len(part) == maxExchanged
-		}
-	}
-	return all, nil
-}
-
-// maxExchanged is the number of bytes that a rank exchanges at a time.
-const maxExchanged = 32 << 10
 
 // StepsDone returns the number of completed steps.
 func (t *Trainer) StepsDone() int { return t.step }

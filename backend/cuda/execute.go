@@ -15,7 +15,16 @@ import (
 
 // Load allocates variables and binds programs to the device. One block holds their temps,
 // cuBLASLt's workspace, the scratch memory of kernels and their tables.
-func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+func (d *device) Load(programs ...*backend.Program) (list []backend.Executable, err error) {
+	err = d.withChoices(func() error {
+		list, err = d.load(programs)
+		return err
+	})
+	return list, err
+}
+
+// load is Load of this rank alone.
+func (d *device) load(programs []*backend.Program) ([]backend.Executable, error) {
 	if err := d.vars.Load(programs, d.allocVars); err != nil {
 		return nil, err
 	}

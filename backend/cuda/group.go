@@ -79,6 +79,31 @@ func (d *device) join(g *world.Group) error {
 	return nil
 }
 
+// withChoices calls load. If the ranks are processes, rank 0 times the algorithms of GEMMs, and
+// the others take its choices: timed apart, they would choose differently, and a run would not
+// repeat. Ranks of one process share the choices anyway.
+func (d *device) withChoices(load func() error) error {
+	if d.member == nil || d.group.InProcess() {
+		return load()
+	}
+	var mine []byte
+	if d.group.Rank() == 0 {
+		if err := load(); err != nil {
+			return err
+		}
+		mine = d.Choices()
+	}
+	all, err := d.group.Exchange(context.Background(), "the algorithms of GEMMs", mine)
+	if err != nil {
+		return fmt.Errorf("cuda: %w: %w", backend.ErrDeviceLost, err)
+	}
+	if d.group.Rank() == 0 {
+		return nil
+	}
+	d.earlier = parseChoices(all[0], d.lt.Version)
+	return load()
+}
+
 // watch runs until the device is closed or the group has ended.
 func (m *member) watch(d *device, s *libcuda.Stream) {
 	defer close(m.watched)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,7 +35,7 @@ func inRanks(t *testing.T, model string, n int, body func(t *testing.T, g *world
 		startRanks(t, model, n, func(exits []standin.Exit) { standin.Succeeded(t, exits) })
 		return
 	}
-	g := joinRanks(t, time.Minute)
+	g := standin.JoinWorld(t, time.Minute)
 	body(t, g)
 	require.NoError(t, g.Leave(t.Context()))
 	require.NoError(t, forgetDevice())
@@ -46,21 +45,7 @@ func inRanks(t *testing.T, model string, n int, body func(t *testing.T, g *world
 func startRanks(t *testing.T, model string, n int, check func([]standin.Exit)) {
 	t.Helper()
 	devices(t, model, fmt.Sprint(n))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
-	check(standin.RunWorld(t, n, "OCTET_RENDEZVOUS="+address))
-}
-
-func joinRanks(t *testing.T, timeout time.Duration) *world.Group {
-	t.Helper()
-	place, found, err := world.FromEnv(os.LookupEnv)
-	require.NoError(t, err)
-	require.True(t, found)
-	g, err := world.Join(t.Context(), world.Options{Place: place, Timeout: timeout})
-	require.NoError(t, err)
-	return g
+	check(standin.RunWorld(t, n))
 }
 
 // sameOnAll requires that all ranks have the same data, which it compares by its hash.
@@ -148,7 +133,7 @@ func TestTwoRanksEqualOneWithBothBatches(t *testing.T) {
 				Held    map[string]string
 			}
 			if standin.InRank() {
-				g := joinRanks(t, time.Minute)
+				g := standin.JoinWorld(t, time.Minute)
 				var got, want outcome
 				got.Results, got.Held = run(t, os.Getenv(stateVariable), g)
 				text, err := os.ReadFile(os.Getenv(wantVariable))
@@ -304,7 +289,7 @@ func TestLostRank(t *testing.T) {
 				})
 				return
 			}
-			g := joinRanks(t, 10*time.Second)
+			g := standin.JoinWorld(t, 10*time.Second)
 			opened, err := open("", backend.Options{Group: g})
 			require.NoError(t, err)
 			v := backend.NewVars()
@@ -345,7 +330,7 @@ func TestRanksWithoutANetwork(t *testing.T) {
 		startRanks(t, "gaudi2", 2, func(exits []standin.Exit) { standin.Succeeded(t, exits) })
 		return
 	}
-	g := joinRanks(t, time.Minute)
+	g := standin.JoinWorld(t, time.Minute)
 	_, err := open("", backend.Options{Group: g})
 	if g.Rank() == 0 {
 		require.ErrorContains(t, err, "create the id of a communicator: hcclGetUniqueId returned 9 (hcclSocketError)")

@@ -10,29 +10,21 @@ import (
 	"octet/backend"
 )
 
-// pieceElems is the number of values that ranks exchange at a time, 32 KiB.
-const pieceElems = 4096
-
 // exchange contributes part and returns the parts of all ranks. what describes the collective;
 // exchange fails if it differs between ranks.
 func (b *Backend) exchange(ctx context.Context, what string, part []float64) ([][]float64, error) {
-	all := make([][]float64, b.group.Size())
-	for piece := range slices.Chunk(part, pieceElems) {
-		var raw []byte
-		for _, x := range piece {
-			raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(x))
-		}
-		parts, err := b.group.Exchange(ctx, what, raw)
-		if err != nil {
-			return nil, err
-		}
-		for rank, raw := range parts {
-			for word := range slices.Chunk(raw, 8) {
-				all[rank] = append(all[rank], math.Float64frombits(binary.LittleEndian.Uint64(word)))
-			}
+	var raw []byte
+	for _, x := range part {
+		raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(x))
+	}
+	parts, err := b.group.Exchange(ctx, what, raw)
+	all := make([][]float64, len(parts))
+	for rank, raw := range parts {
+		for word := range slices.Chunk(raw, 8) {
+			all[rank] = append(all[rank], math.Float64frombits(binary.LittleEndian.Uint64(word)))
 		}
 	}
-	return all, nil
+	return all, err
 }
 
 // implementCollective adds a collective: every rank contributes the values of in, finish

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -174,11 +175,12 @@ func (g *Group) Waits(collective *string) {
 // Continues records that this rank no longer waits.
 func (g *Group) Continues() { g.waiting.Store(false) }
 
-// maxData is the maximum size of a rank's data in Exchange, in bytes.
+// maxData is the maximum size of a rank's data in a message, in bytes. More data takes several
+// round trips.
 const maxData = 64 << 10
 
 // Exchange returns the data of all ranks, by rank. All ranks must call it with the same what,
-// which names it in errors. It is for small control data and takes a round trip to rank 0.
+// which names it in errors. It is for small control data: everything goes through rank 0.
 func (g *Group) Exchange(ctx context.Context, what string, mine []byte) ([][]byte, error) {
 	if g == nil {
 		return [][]byte{mine}, nil
@@ -201,12 +203,33 @@ func (g *Group) ExchangeInBackground(ctx context.Context, what string, mine []by
 }
 
 func (g *Group) exchange(ctx context.Context, in lane, what string, mine []byte) ([][]byte, error) {
-	if len(mine) > maxData {
-		return nil, fmt.Errorf("%s: %d bytes are too many for Exchange: at most %d", what, len(mine), maxData)
-	}
 	x := &g.lanes[in]
 	x.one.Lock()
 	defer x.one.Unlock()
+	first, err := g.round(ctx, x, in, what, mine[:min(len(mine), maxData)])
+	if err != nil || !slices.ContainsFunc(first, isFull) {
+		return first, err
+	}
+	all := make([][]byte, len(first)) // ranks of one process share the parts
+	for parts := first; ; {
+		for rank, part := range parts {
+			all[rank] = append(all[rank], part...)
+		}
+		if !slices.ContainsFunc(parts, isFull) {
+			return all, nil
+		}
+		mine = mine[min(len(mine), maxData):]
+		if parts, err = g.round(ctx, x, in, what, mine[:min(len(mine), maxData)]); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// isFull reports whether more data may follow a part.
+func isFull(part []byte) bool { return len(part) == maxData }
+
+// round exchanges one message of each rank.
+func (g *Group) round(ctx context.Context, x *exchanges, in lane, what string, mine []byte) ([][]byte, error) {
 	if err := g.Err(); err != nil {
 		return nil, err
 	}

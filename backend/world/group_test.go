@@ -1,6 +1,7 @@
 package world
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -68,8 +69,14 @@ func TestExchange(t *testing.T) {
 						require.Equal(t, fmt.Sprintf("%d of rank %d", round, rank), string(data))
 					}
 				}
-				_, err := g.Exchange(t.Context(), "large", make([]byte, maxData+1))
-				require.ErrorContains(t, err, "too many")
+				for _, n := range []int{maxData - 1, maxData, maxData + 1, 3*maxData + 5} {
+					mine := bytes.Repeat([]byte{byte(g.Rank())}, n*g.Rank())
+					list, err := g.Exchange(t.Context(), "large", mine)
+					require.NoError(t, err)
+					for rank, data := range list {
+						require.True(t, bytes.Equal(bytes.Repeat([]byte{byte(rank)}, n*rank), data))
+					}
+				}
 				list, err := g.Exchange(t.Context(), "full", make([]byte, maxData))
 				require.NoError(t, err)
 				require.Len(t, list[4], maxData)

@@ -2,14 +2,18 @@ package standin
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"octet/backend/world"
 )
 
 const (
@@ -66,14 +70,31 @@ func RunRanks(t RankTest, n int, variables ...string) []Exit {
 	return exits
 }
 
-// RunWorld is RunRanks for ranks that octet train --ranks would start: [world.FromEnv] finds
-// their place. variables have OCTET_RENDEZVOUS.
+// RunWorld is RunRanks for ranks that octet train --ranks would start. They call JoinWorld.
 func RunWorld(t RankTest, n int, variables ...string) []Exit {
+	address, listener, err := world.Loopback()
+	require.NoError(t, err)
+	if listener != nil {
+		require.NoError(t, listener.Close())
+	}
 	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
 	environment := append(os.Environ(), append(variables, inRank+"=1")...)
-	return run(t, environment, n, func(rank int) []string {
-		return []string{fmt.Sprint("OCTET_RANK=", rank), fmt.Sprint("OCTET_RANKS=", n), fmt.Sprint("OCTET_LOCAL_RANK=", rank)}
-	}, []string{os.Args[0], "-test.run=" + pattern, "-test.timeout=2m"})
+	return run(t, environment, n, func(rank int) []string { return world.Environment(rank, n, address) },
+		[]string{os.Args[0], "-test.run=" + pattern, "-test.timeout=2m"})
+}
+
+// JoinWorld returns the group of a process that RunWorld started.
+func JoinWorld(t interface {
+	RankTest
+	Context() context.Context
+}, timeout time.Duration,
+) *world.Group {
+	place, found, err := world.FromEnv(os.LookupEnv)
+	require.NoError(t, err)
+	require.True(t, found)
+	g, err := world.Join(t.Context(), world.Options{Place: place, Timeout: timeout})
+	require.NoError(t, err)
+	return g
 }
 
 // run starts n processes of a command, each with an environment of its own, and waits for

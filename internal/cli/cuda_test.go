@@ -211,13 +211,12 @@ func TestDriverThatHangsEndsTheProcess(t *testing.T) {
 	text, dir := corpus(t, 8_000), filepath.Join(t.TempDir(), "run")
 	args := trainArgs(text, dir, 5, "--backend", "cuda", "--json", "--recipe", "bf16", "train.ranks=2", "train.accumulate=2", "train.health_every=0",
 		"train.eval_every=0", "data.val_bytes=0", "checkpoint.every=1")
-	status, stdout, stderr := g.with("STANDIN_HANG=400", "OCTET_TIMEOUT=10s").octet(args...)
+	status, stdout, stderr := g.with("STANDIN_HANG=250", "OCTET_TIMEOUT=10s").octet(args...)
 	require.Equal(t, exitFailed, status, stderr)
 	require.Empty(t, stdout)
-	sentence := `cuda: rank [01]: [^\n]+: hangs in the driver: it waited 10s, and 10s more after its collectives were aborted; ` +
-		`its last collective is [^\n]+; this process exits: resume from the last checkpoint with --resume \(OCTET_TIMEOUT gives more time\)`
-	require.Regexp(t, `octet: `+sentence+`\n$`, stderr)
-	require.Regexp(t, `"level":"ERROR","msg":"stopped","error":"`+sentence+`"}\n$`, read(t, dir, "run.log"))
+	sentence := `rank [01] on [^\n]+: (the other ranks waited for it for 10s; its last collective is [^\n]+|all ranks waited for 10s[^\n]+)`
+	require.Regexp(t, `octet: `+sentence, stderr)
+	require.Regexp(t, `"level":"ERROR","msg":"stopped",[^\n]*"error":"[^\n]*`+sentence, read(t, dir, "run.log"))
 	steps := intactCheckpoints(t, dir)
 	require.NotEmpty(t, steps)
 	require.Less(t, steps[0], 5)

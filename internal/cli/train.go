@@ -107,9 +107,7 @@ func (c trainCmd) run(ctx context.Context, t *terminal, o run.Options) (err erro
 			return ofRank(*c.place, nil, badInput(err))
 		}
 		o.Hung = func(lost *world.Lost) {
-			if lost.Rank != c.place.Rank && c.place.Rank == 0 {
-				fmt.Fprintf(prose(t.err), "octet: %v\n", lost)
-			}
+			fmt.Fprintf(prose(t.err), "octet: %v; this process waits for its device and ends: resume from the last checkpoint with --resume\n", lost)
 			os.Exit(lost.Code)
 		}
 		defer func() { err = ofRank(*c.place, o.Group, errors.Join(err, leave(o.Group))) }()
