@@ -16,7 +16,7 @@ import (
 	"io/fs"
 
 	_ "octet/backend/cuda" // backends register themselves
-	_ "octet/backend/emu"
+	"octet/backend/emu"
 	_ "octet/backend/gaudi"
 	"octet/internal/cli"
 )
@@ -26,7 +26,10 @@ import (
 // start, 2 for bad input, 128 and the signal's number after a signal. Sources is the text
 // to train on without data.paths on a machine without a Go installation; it may be nil.
 //
-// Ranks of cuda and gaudi are processes, which are this program with the same arguments.
+// Ranks of cuda and gaudi are processes, which are this program with the same arguments. In a
+// process that uses MPI, Main ends the process instead of returning.
 func Main(args []string, sources fs.FS) int {
-	return cli.Main(args, sources)
+	status := cli.Main(args, sources)
+	emu.Exit(status)
+	return status
 }

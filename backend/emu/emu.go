@@ -74,8 +74,11 @@ func Open(model string, o backend.Options) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := pool.New(max(1, s.Threads/len(g.offers)))
+	p := pool.New(max(1, s.Threads/o.Group.SharingProcessors()))
 	s.Threads = p.Size() // the pool has no more workers than there are processors
+	if g.processes != nil {
+		g.processes.pool = p
+	}
 	d := &device{
 		name: s.Backend, pool: p, group: g,
 		memory:  map[*backend.Tensor][]byte{},
@@ -159,6 +162,9 @@ func (d *device) Close() error {
 }
 
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	if err := d.checkCollectives(programs); err != nil {
+		return nil, err
+	}
 	err := d.vars.Load(programs, func(fresh []*backend.Tensor) error {
 		for _, t := range fresh {
 			d.memory[t], d.extents[t] = pool.Bytes(t.Bytes()), new(optimizer.Extents)

@@ -3,6 +3,7 @@ package emu
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"octet/backend"
@@ -11,15 +12,16 @@ import (
 	"octet/backend/world"
 )
 
-// group runs the collectives of a rank whose other ranks are goroutines of this process. In a
-// collective every rank offers its memory to the others, and each computes a share of the
+// group runs the collectives of a rank. If the other ranks are goroutines of this process, every
+// rank offers its memory to the others in a collective, and each computes a share of the
 // result and stores it in the memory of all ranks.
 //
 // If a rank fails or its context ends, all current and later collectives fail on all ranks
 // (package world).
 type group struct {
 	*world.Group
-	*sharedMemory
+	*sharedMemory            // of ranks in this process
+	processes     *processes // of ranks that are processes; else nil
 }
 
 // sharedMemory is what the ranks of a process share.
@@ -50,13 +52,13 @@ func newGroup(w *world.Group) (*group, error) {
 		return p
 	}
 	if w == nil {
-		return &group{nil, create().(*sharedMemory)}, nil
+		return &group{sharedMemory: create().(*sharedMemory)}, nil
 	}
 	p, inProcess := w.Shared(create).(*sharedMemory)
 	if !inProcess {
-		return nil, fmt.Errorf("backend emu: the ranks are processes: %w", backend.ErrUnsupported)
+		return joinProcesses(w)
 	}
-	return &group{w, p}, nil
+	return &group{Group: w, sharedMemory: p}, nil
 }
 
 // fail makes all collectives fail because of this rank.
@@ -141,6 +143,9 @@ var _ = implementOp(row{}, (*binder).allReduce)
 // allReduce assigns chunks to the ranks in turn. A chunk's owner reduces it in the memory
 // of rank 0 and copies the result to the other ranks.
 func (b *binder) allReduce(node *backend.Node, o *backend.AllReduce) (kernel, error) {
+	if p := b.group.processes; p != nil {
+		return b.overProcesses(node, p.allReduce(b.f32(o.X), o.Reduce)), nil
+	}
 	mine := offer{op: "allreduce (sum)", f32: b.f32(o.X)}
 	first, combine := 1, simd.Add
 	if o.Reduce == backend.ReduceMax {
@@ -166,11 +171,15 @@ func (b *binder) allReduce(node *backend.Node, o *backend.AllReduce) (kernel, er
 var _ = implementOp(row{}, (*binder).reduceScatter)
 
 func (b *binder) reduceScatter(node *backend.Node, o *backend.ReduceScatter) (kernel, error) {
-	mine, out, offers := offer{op: "reducescatter", f32: b.f32(o.X)}, b.f32(o.Out), b.group.offers
+	mine, out, ranks := offer{op: "reducescatter", f32: b.f32(o.X)}, b.f32(o.Out), b.group.Size()
 	n := len(out)
-	if len(mine.f32) != n*len(offers) {
-		return nil, fmt.Errorf("operand X must have %d times the elements of Out, one part for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
+	if len(mine.f32) != n*ranks {
+		return nil, fmt.Errorf("operand X must have %d times the elements of Out, one part for each rank: X is %s, Out is %s", ranks, o.X, o.Out)
 	}
+	if p := b.group.processes; p != nil {
+		return b.overProcesses(node, p.reduceScatter(out, mine.f32)), nil
+	}
+	offers := b.group.offers
 	return b.collective(node, mine, pool.CeilDiv(n, pool.TaskElems), func(_, task int) {
 		from := task * pool.TaskElems
 		to := min(n, from+pool.TaskElems)
@@ -185,11 +194,15 @@ func (b *binder) reduceScatter(node *backend.Node, o *backend.ReduceScatter) (ke
 var _ = implementOp(row{}, (*binder).allGather)
 
 func (b *binder) allGather(node *backend.Node, o *backend.AllGather) (kernel, error) {
-	mine, out, offers := offer{op: "allgather", bytes: b.bytes(o.X)}, b.bytes(o.Out), b.group.offers
+	mine, out, ranks := offer{op: "allgather", bytes: b.bytes(o.X)}, b.bytes(o.Out), b.group.Size()
 	n := len(mine.bytes)
-	if len(out) != n*len(offers) {
-		return nil, fmt.Errorf("operand Out must have %d times the bytes of X, one part for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
+	if len(out) != n*ranks {
+		return nil, fmt.Errorf("operand Out must have %d times the bytes of X, one part for each rank: X is %s, Out is %s", ranks, o.X, o.Out)
 	}
+	if p := b.group.processes; p != nil {
+		return b.overProcesses(node, p.allGather(out, mine.bytes, slices.Repeat([]int{n}, ranks))), nil
+	}
+	offers := b.group.offers
 	return b.collective(node, mine, len(offers), func(_, rank int) {
 		copy(out[rank*n:(rank+1)*n], offers[rank].bytes)
 	}), nil

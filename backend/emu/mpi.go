@@ -18,3 +18,6 @@ func openMPI(ctx context.Context) (transport, error) {
 	}
 	return w, nil
 }
+
+// exitMPI ends the process.
+func exitMPI(status int) { libmpi.Exit(status) }

@@ -28,7 +28,7 @@ func TestCollectivesOverMPI(t *testing.T) {
 			}
 			w, err := openMPI(t.Context())
 			require.NoError(t, err)
-			p := newProcesses(w, pool.New(2))
+			p := withPool(newProcesses(w), pool.New(2))
 			for _, elems := range orderedSizes(n) {
 				require.NoError(t, newOrdered(t, n, elems).compare(t.Context(), p))
 			}
@@ -48,7 +48,7 @@ func BenchmarkAllReduceOverMPI(b *testing.B) {
 	}
 	w, err := openMPI(b.Context())
 	require.NoError(b, err)
-	p := newProcesses(w, pool.New(1))
+	p := withPool(newProcesses(w), pool.New(1))
 	for _, c := range []struct{ elems, runs int }{{1, 20000}, {25 << 20, 10}} {
 		run := p.allReduce(make([]float32, c.elems), backend.ReduceSum)
 		var times []time.Duration

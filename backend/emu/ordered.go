@@ -39,9 +39,10 @@ type processes struct {
 	received []float32 // all ranks' parts of one piece
 }
 
-func newProcesses(t transport, p *pool.Pool) *processes {
+// newProcesses returns collectives over a transport; its pool is set later.
+func newProcesses(t transport) *processes {
 	// A part is rounded up to whole elements.
-	return &processes{transport: t, pool: p, received: make([]float32, pieceBytes/4+t.Size())}
+	return &processes{transport: t, received: make([]float32, pieceBytes/4+t.Size())}
 }
 
 // fail returns the error of a collective: ErrDeviceLost, or the context's.

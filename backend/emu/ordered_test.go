@@ -60,6 +60,11 @@ func noiseOf(rank, n int) []float32 {
 	return x
 }
 
+func withPool(p *processes, workers *pool.Pool) *processes {
+	p.pool = workers
+	return p
+}
+
 func newOrdered(t *testing.T, n, elems int) *ordered {
 	o := &ordered{n: n}
 	tr := newTrial(t)
@@ -208,7 +213,7 @@ func TestOrderedCollectives(t *testing.T) {
 			for _, err := range together(n, func(rank int) error {
 				workers := pool.New(2)
 				defer workers.Close()
-				err := o.compare(t.Context(), newProcesses(transports[rank], workers))
+				err := o.compare(t.Context(), withPool(newProcesses(transports[rank]), workers))
 				if err != nil {
 					transports[rank].Stop(err)
 				}
@@ -224,7 +229,7 @@ func TestOrderedCollectives(t *testing.T) {
 func TestTransportFails(t *testing.T) {
 	lost := errors.New("rank 1 is lost")
 	l := newLocal(2)[0]
-	p := newProcesses(l, pool.New(1))
+	p := withPool(newProcesses(l), pool.New(1))
 	l.Stop(lost)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -251,7 +256,7 @@ func (still) AllToAll(context.Context, []byte, []libmpi.Part, []byte, []libmpi.P
 func (still) AllGather(context.Context, []byte, []byte, []libmpi.Part) error { return nil }
 
 func TestOrderedCollectivesAllocateNothing(t *testing.T) {
-	p := newProcesses(still{newLocal(2)[1]}, pool.New(1))
+	p := withPool(newProcesses(still{newLocal(2)[1]}), pool.New(1))
 	for name, run := range map[string]kernel{
 		"gathered":       p.allReduce(make([]float32, 5), backend.ReduceMax),
 		"pieces":         p.allReduce(make([]float32, gatheredBytes), backend.ReduceSum),

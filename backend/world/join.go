@@ -38,6 +38,7 @@ type Options struct {
 	Timeout  time.Duration // see Local
 	Wait     time.Duration // for the other processes; 0: five minutes
 	Silence  time.Duration // a rank without a sign of life for so long is lost; 0: ten seconds
+	Listener *Listener     // of rank 0; nil: it listens at the address, or at an inherited socket
 
 	timing timing // zero: that of Timeout
 }
@@ -94,6 +95,9 @@ type arrival struct {
 // listen waits for the hellos of all other ranks and starts the hub.
 func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting) (*Group, error) {
 	l, err := inherited()
+	if o.Listener != nil {
+		l = o.Listener
+	}
 	if err == nil && l == nil {
 		var lc net.ListenConfig
 		l, err = lc.Listen(ctx, "tcp", o.Place.Address)

@@ -24,7 +24,7 @@ func localGroups(n int, t timing) []*Group {
 	list := make([]*Group, n)
 	memory := new(shared)
 	for rank := range list {
-		list[rank] = newGroup(Place{Rank: rank, Size: n, LocalRank: rank}, ends[rank], t)
+		list[rank] = newGroup(Place{Rank: rank, Size: n, LocalRank: rank, LocalSize: n}, ends[rank], t)
 		list[rank].hub, list[rank].shared = h, memory
 	}
 	return list

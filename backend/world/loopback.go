@@ -29,11 +29,34 @@ func Loopback() (address string, listener *os.File, err error) {
 	return address, listener, l.Close()
 }
 
+// Listener is a socket at which rank 0 can wait for the other ranks, see [Options].
+type Listener struct{ net.Listener }
+
+// Listen returns a listener at a free port, and its address: for ranks of other machines, too, or
+// on the loopback interface.
+func Listen(machines bool) (l *Listener, address string, err error) {
+	host := "127.0.0.1"
+	if machines {
+		host = ""
+	}
+	socket, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return nil, "", fmt.Errorf("the rendezvous of the ranks: %w", err)
+	}
+	if machines {
+		if host, err = os.Hostname(); err != nil {
+			return nil, "", err
+		}
+	}
+	_, port, err := net.SplitHostPort(socket.Addr().String())
+	return &Listener{socket}, net.JoinHostPort(host, port), err
+}
+
 // Environment returns the variables that tell a process its place among ranks on this machine.
 func Environment(rank, ranks int, address string) []string {
 	return []string{
 		fmt.Sprint("OCTET_RANK=", rank), fmt.Sprint("OCTET_RANKS=", ranks),
-		fmt.Sprint("OCTET_LOCAL_RANK=", rank), "OCTET_RENDEZVOUS=" + address,
+		fmt.Sprint("OCTET_LOCAL_RANK=", rank), fmt.Sprint("OCTET_LOCAL_RANKS=", ranks), "OCTET_RENDEZVOUS=" + address,
 	}
 }
 

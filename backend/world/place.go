@@ -13,6 +13,8 @@ type Place struct {
 	Rank, Size int
 	// LocalRank counts the ranks of this machine, and chooses the device.
 	LocalRank int
+	// LocalSize is the number of ranks on this machine; 0: unknown.
+	LocalSize int
 	// Address is the HOST:PORT at which rank 0 listens. It is empty if the launcher names
 	// none: MPI can tell the ranks.
 	Address  string
@@ -40,17 +42,18 @@ func (p Place) Supervised() bool { return p.Launcher == launchers[0].name }
 type launcher struct {
 	name                              string
 	rank, size, local, restarts, need string // variables; empty: there is none
+	localSize                         string // likewise
 	address                           func(env environment) (string, error)
 }
 
 // launchers are in the order of precedence: a launcher inside another one comes first. srun
 // sets variables for mpiexec, too.
 var launchers = []launcher{
-	{name: "octet train --ranks", rank: "OCTET_RANK", size: "OCTET_RANKS", local: "OCTET_LOCAL_RANK", address: variable("OCTET_RENDEZVOUS")},
-	{name: "torchrun", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", restarts: "TORCHELASTIC_RESTART_COUNT", address: torchAddress},
+	{name: "octet train --ranks", rank: "OCTET_RANK", size: "OCTET_RANKS", local: "OCTET_LOCAL_RANK", localSize: "OCTET_LOCAL_RANKS", address: variable("OCTET_RENDEZVOUS")},
+	{name: "torchrun", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", localSize: "LOCAL_WORLD_SIZE", restarts: "TORCHELASTIC_RESTART_COUNT", address: torchAddress},
 	{name: "Kubeflow Trainer", rank: "PET_NODE_RANK", size: "PET_NNODES", address: kubeflowAddress},
-	{name: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK", address: masterAddress},
-	{name: "MPI (PMI)", rank: "PMI_RANK", size: "PMI_SIZE", local: "MPI_LOCALRANKID", address: masterAddress},
+	{name: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK", localSize: "OMPI_COMM_WORLD_LOCAL_SIZE", address: masterAddress},
+	{name: "MPI (PMI)", rank: "PMI_RANK", size: "PMI_SIZE", local: "MPI_LOCALRANKID", localSize: "MPI_LOCALNRANKS", address: masterAddress},
 	// SLURM_STEP_NODELIST tells a task of srun from the script of sbatch, which has a rank, too.
 	{name: "Slurm", rank: "SLURM_PROCID", size: "SLURM_NTASKS", local: "SLURM_LOCALID", restarts: "SLURM_RESTART_COUNT", need: "SLURM_STEP_NODELIST", address: slurmAddress},
 }
@@ -87,7 +90,7 @@ func (l launcher) place(env environment) (p Place, err error) {
 		variable string
 		to       *int
 		needed   bool
-	}{{l.rank, &p.Rank, true}, {l.size, &p.Size, true}, {l.local, &p.LocalRank, false}, {l.restarts, &p.Restarts, false}} {
+	}{{l.rank, &p.Rank, true}, {l.size, &p.Size, true}, {l.local, &p.LocalRank, false}, {l.localSize, &p.LocalSize, false}, {l.restarts, &p.Restarts, false}} {
 		text, set := env(v.variable)
 		switch {
 		case v.variable == "" || !set && !v.needed:

@@ -22,7 +22,7 @@ func env(words string) func(string) (string, bool) {
 
 const (
 	torchrun = "RANK=3 WORLD_SIZE=8 LOCAL_RANK=1 MASTER_ADDR=node0 MASTER_PORT=29400 TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=2 "
-	openMPI  = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+	openMPI  = "OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
 	hydra    = "PMI_RANK=2 PMI_SIZE=4 MPI_LOCALRANKID=0 "
 	batch    = "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_JOB_ID=1000 "
 	srun     = "SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_LOCALID=1 SLURM_RESTART_COUNT=1 SLURM_JOB_ID=1000 SLURM_STEP_ID=2 SLURM_STEP_NODELIST=gpu[03-05,9].x,gpu1 "
@@ -33,13 +33,13 @@ func TestFromEnv(t *testing.T) {
 		torchrun:                              {Rank: 3, Size: 8, LocalRank: 1, Address: "node0:29401", Launcher: "torchrun", Restarts: 2},
 		"RANK=0 WORLD_SIZE=2 MASTER_ADDR=::1": {Size: 2, Address: "[::1]:29500", Launcher: "torchrun"},
 		"PET_NODE_RANK=1 PET_NNODES=2 PET_MASTER_ADDR=a-node-0-0.a": {Rank: 1, Size: 2, Address: "a-node-0-0.a:29500", Launcher: "Kubeflow Trainer"},
-		openMPI:                               {Rank: 1, Size: 4, LocalRank: 1, Launcher: "Open MPI"},
+		openMPI:                               {Rank: 1, Size: 4, LocalRank: 1, LocalSize: 2, Launcher: "Open MPI"},
 		hydra:                                 {Rank: 2, Size: 4, Launcher: "MPI (PMI)"},
 		hydra + "MASTER_ADDR=h MASTER_PORT=7": {Rank: 2, Size: 4, Address: "h:7", Launcher: "MPI (PMI)"},
 		srun:                                  {Rank: 5, Size: 6, LocalRank: 1, Address: "gpu03.x:27002", Launcher: "Slurm", Restarts: 1},
 		srun + hydra:                          {Rank: 2, Size: 4, Launcher: "MPI (PMI)"},
 		srun + torchrun:                       {Rank: 3, Size: 8, LocalRank: 1, Address: "node0:29401", Launcher: "torchrun", Restarts: 2},
-		torchrun + "OCTET_RANK=1 OCTET_RANKS=2 OCTET_LOCAL_RANK=1 OCTET_RENDEZVOUS=127.0.0.1:5": {Rank: 1, Size: 2, LocalRank: 1, Address: "127.0.0.1:5", Launcher: "octet train --ranks"},
+		torchrun + "OCTET_RANK=1 OCTET_RANKS=2 OCTET_LOCAL_RANK=1 OCTET_LOCAL_RANKS=2 OCTET_RENDEZVOUS=127.0.0.1:5": {Rank: 1, Size: 2, LocalRank: 1, LocalSize: 2, Address: "127.0.0.1:5", Launcher: "octet train --ranks"},
 	} {
 		p, found, err := FromEnv(env(words))
 		require.NoError(t, err, words)

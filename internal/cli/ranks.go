@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"octet/backend"
+	"octet/backend/emu"
 	"octet/backend/world"
 	"octet/internal/config"
 	"octet/internal/launch"
@@ -90,12 +91,19 @@ func supervise(t *terminal, ranks int) error {
 
 // join connects this process to the other ranks of its run.
 func join(ctx context.Context, p world.Place, o run.Options) (*world.Group, error) {
-	if p.Address == "" {
-		return nil, fmt.Errorf("%s tells no address of rank 0: give --rendezvous HOST:PORT, or set MASTER_ADDR and MASTER_PORT", p.Launcher)
-	}
 	secret, err := world.SecretFromEnv(os.LookupEnv)
 	if err != nil {
 		return nil, err
+	}
+	var listener *world.Listener
+	if p.Address == "" {
+		var agreed world.Secret
+		if p.Address, agreed, listener, err = emu.Rendezvous(ctx, p); err != nil {
+			return nil, err
+		}
+		if secret == nil {
+			secret = agreed
+		}
 	}
 	timeout, err := world.Timeout()
 	if err != nil {
@@ -105,7 +113,7 @@ func join(ctx context.Context, p world.Place, o run.Options) (*world.Group, erro
 	if err != nil {
 		return nil, err
 	}
-	return world.Join(ctx, world.Options{Place: p, Identity: identity, Secret: secret, Timeout: timeout})
+	return world.Join(ctx, world.Options{Place: p, Identity: identity, Secret: secret, Timeout: timeout, Listener: listener})
 }
 
 // identityOf returns what all processes of a run have in common. Their texts may be in different
