@@ -125,25 +125,48 @@ func newTeam(t *testing.T, c train.Config, on string) *team {
 	n := c.Train.Ranks
 	tm := &team{make([]*train.Trainer, n), make([]backend.Backend, n), world.Local(n, time.Minute)}
 	t.Cleanup(func() {
-		require.NoError(t, world.Each(tm.groups, func(g *world.Group) error { return tm.devices[g.Rank()].Close() }))
+		require.NoError(t, world.Each(tm.groups, func(g *world.Group) error {
+			if d := tm.devices[g.Rank()]; d != nil { // it was opened
+				return d.Close()
+			}
+			return nil
+		}))
 	})
-	text := strings.Repeat("to be or not to be, that is the question: ", 120)
-	spec := forDevice(t)
-	require.NoError(t, tm.each(func(g *world.Group) error {
-		j, err := train.NewJob(c, spec)
-		if err != nil {
-			return err
-		}
-		rank := g.Rank()
-		if tm.devices[rank], err = backend.Open(on, backend.Options{Threads: 1, Group: g}); err != nil {
-			return err
-		}
-		if tm.ranks[rank], err = train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, tm.devices[rank], g); err != nil {
-			return err
-		}
-		return tm.ranks[rank].Init(t.Context())
-	}))
+	require.NoError(t, tm.each(func(g *world.Group) error { return tm.start(t, c, on, g) }))
 	return tm
+}
+
+// start opens the device of a rank and makes its trainer.
+func (tm *team) start(t *testing.T, c train.Config, on string, g *world.Group) error {
+	spec, err := spec("")
+	if err != nil {
+		return err
+	}
+	j, err := train.NewJob(c, spec)
+	if err != nil {
+		return err
+	}
+	rank := g.Rank()
+	reopen := func() (backend.Backend, error) {
+		if d := tm.devices[rank]; d != nil {
+			if err := d.Close(); err != nil {
+				return nil, err
+			}
+		}
+		d, err := backend.Open(on, backend.Options{Threads: 1, Group: g})
+		tm.devices[rank] = d
+		return d, err
+	}
+	d, err := reopen()
+	if err != nil {
+		return err
+	}
+	text := strings.Repeat("to be or not to be, that is the question: ", 120)
+	if tm.ranks[rank], err = train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, d, g); err != nil {
+		return err
+	}
+	tm.ranks[rank].Reopen = reopen
+	return tm.ranks[rank].Init(t.Context())
 }
 
 func (tm *team) each(f func(*world.Group) error) error { return world.Each(tm.groups, f) }

@@ -233,7 +233,7 @@ func (g *Group) round(ctx context.Context, x *exchanges, in lane, what string, m
 	if err := g.Err(); err != nil {
 		return nil, err
 	}
-	if err := g.send(message{Kind: part, What: what, Lane: in, Data: mine}); err != nil {
+	if err := g.send(message{Kind: part, Step: g.step.Load(), Ops: g.ops.Load(), What: what, Lane: in, Data: mine}); err != nil {
 		return nil, err
 	}
 	select {

@@ -112,6 +112,22 @@ func TestFail(t *testing.T) {
 	}
 }
 
+// An exchange tells the step of its rank, without waiting for a sign of life.
+func TestExchangeTellsTheStep(t *testing.T) {
+	for name, open := range worlds {
+		t.Run(name, func(t *testing.T) {
+			groups := open(t, 2, timing{beat: time.Hour, silent: 2, stall: 2})
+			each(groups, func(g *Group) {
+				g.AtStep(7)
+				_, err := g.Exchange(t.Context(), "round", nil)
+				require.NoError(t, err)
+			})
+			groups[1].Fail(CodeFailed, errors.New("the disk is full"))
+			requireLost(t, groups, 1, ", in step 7: the disk is full")
+		})
+	}
+}
+
 // Ranks of one process get the error itself.
 func TestFailWraps(t *testing.T) {
 	groups := localGroups(3, quick)

@@ -155,6 +155,7 @@ func (h *hub) handle(e event) (over bool, lost *Lost) {
 		}
 		given := e.message // a copy: a beat allocates nothing
 		m.parts[e.Lane], m.moved = &given, true
+		m.step, m.ops = e.Step, e.Ops
 		if e.Lane == training {
 			m.last = e.What
 		}

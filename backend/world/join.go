@@ -37,6 +37,7 @@ type Options struct {
 	Secret   Secret        // needed unless Address is of this machine's loopback interface
 	Timeout  time.Duration // see Local
 	Wait     time.Duration // for the other processes; 0: five minutes
+	Silence  time.Duration // a rank without a sign of life for so long is lost; 0: ten seconds
 	Listener *Listener     // of rank 0; nil: it listens at the address, or at an inherited socket
 
 	timing timing // zero: that of Timeout
@@ -58,6 +59,9 @@ func Join(ctx context.Context, o Options) (*Group, error) {
 	}
 	if o.timing == (timing{}) {
 		o.timing = timingOf(o.Timeout)
+		if o.Silence > 0 {
+			o.timing.silent = max(1, int(o.Silence/o.timing.beat))
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Wait, 5*time.Minute))
 	defer cancel()

@@ -327,7 +327,10 @@ static const memory *allocation_of(const void *p, size_t bytes) {
 	return NULL;
 }
 
-int standin_device(const void *p, size_t bytes) { return allocation_of(p, bytes) != NULL; }
+int standin_device(const void *p, size_t bytes) {
+	pthread_mutex_lock(&lock);
+	return leave(allocation_of(p, bytes) != NULL);
+}
 
 int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long p) {
 	const int status = enter();

@@ -1,8 +1,8 @@
 //go:build ignore
 
 // Stand-in for libnccl.so.2: collectives between the streams of the stand-in for the
-// driver, which OCTET_LIBCUDA must name. A collective blocks its stream until all ranks
-// have reached it, as in NCCL. See standin.go.
+// driver, which OCTET_LIBCUDA must name, of one process or of several on a machine. A
+// collective blocks its stream until all ranks have reached it, as in NCCL. See standin.go.
 
 #define _GNU_SOURCE
 #include "standin.h"
@@ -46,6 +46,7 @@ static struct {
 typedef struct comm comm;
 
 enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER };
+static const char *const names[] = {"all-reduce", "reduce-scatter", "all-gather"};
 
 typedef struct {
 	comm *by;
@@ -102,10 +103,8 @@ const char *ncclGetErrorString(int status) {
 }
 
 int ncclGetUniqueId(ncclUniqueId *id) {
-	static _Atomic int last;
-	memset(id, 0, sizeof *id);
-	snprintf(id->internal, sizeof id->internal, "/dev/shm/standin-nccl-%d-%d", getpid(), atomic_fetch_add(&last, 1));
-	const int fd = open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);
+	*id = (ncclUniqueId){"/dev/shm/standin-nccl-XXXXXX"};
+	const int fd = mkstemp(id->internal);
 	return fd < 0 || close(fd) ? UNHANDLED_CUDA_ERROR : SUCCESS;
 }
 
@@ -228,7 +227,6 @@ static int same(const call *a, const call *b) {
 
 // report_mismatch fails the communicator: NCCL would wait forever or return mixed data.
 static void report_mismatch(comm *me) {
-	static const char *const names[] = {"all-reduce", "reduce-scatter", "all-gather"};
 	if (atomic_exchange(&me->all->broken, 1))
 		return;
 	for (int r = 0; r < me->ranks; r++) {
@@ -271,6 +269,17 @@ static int advance(comm *me, const call *c) {
 	return 1;
 }
 
+// record appends a line to the file that STANDIN_NCCL_LOG names: the rank, the collective, and
+// the bytes of the tensor that is reduced, scattered or gathered.
+static void record(const call *c) {
+	const char *path = getenv("STANDIN_NCCL_LOG");
+	FILE *f = path ? fopen(path, "a") : NULL;
+	if (!f)
+		return;
+	fprintf(f, "%d %s %zu\n", c->by->rank, names[c->kind], c->count * sizes[c->type] * (c->kind == ALL_REDUCE ? 1 : c->by->ranks));
+	fclose(f);
+}
+
 // run_call is the operation on a stream.
 static int run_call(void *data) {
 	const call *c = data;
@@ -283,7 +292,9 @@ static int run_call(void *data) {
 	}
 	if (__atomic_exchange_n(&me->polled, 0, __ATOMIC_SEQ_CST))
 		atomic_fetch_sub(&waiting, 1);
-	if (!done) // aborted: recv is incomplete
+	if (done)
+		record(c);
+	else // aborted: recv is incomplete
 		memset(c->recv, 0xff, c->count * sizes[c->type]);
 	if (!c->captured)
 		atomic_fetch_sub(&me->all->pending[me->rank], 1);

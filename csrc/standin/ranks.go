@@ -76,17 +76,18 @@ func MPIRank(t RankTest, file string, rank, ranks int) []string {
 	}
 }
 
-// RunWorld is RunRanks for ranks that octet train --ranks would start. They call JoinWorld.
-func RunWorld(t RankTest, n int, variables ...string) []Exit {
+// RunWorld is RunRanks for ranks that octet train --ranks would start. They call JoinWorld. The
+// test binary gets the flags.
+func RunWorld(t RankTest, n int, flags ...string) []Exit {
 	address, listener, err := world.Loopback()
 	require.NoError(t, err)
 	if listener != nil {
 		require.NoError(t, listener.Close())
 	}
 	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
-	environment := append(os.Environ(), append(variables, inRank+"=1")...)
-	return run(t, environment, n, func(rank int) []string { return world.Environment(rank, n, address) },
-		[]string{os.Args[0], "-test.run=" + pattern, "-test.timeout=2m"})
+	command := []string{os.Args[0], "-test.run=" + pattern, "-test.bench=" + pattern, "-test.benchtime=1x", "-test.timeout=2m"}
+	return run(t, append(os.Environ(), inRank+"=1"), n, func(rank int) []string { return world.Environment(rank, n, address) },
+		append(command, flags...))
 }
 
 // JoinWorld returns the group of a process that RunWorld started.

@@ -22,10 +22,12 @@
 //     descending. It rejects what NVIDIA's documentation of cublasLtMatmul excludes,
 //     and a kernel whose first load would be in a capture. Its streams are those of
 //     the library that OCTET_LIBCUDA names.
-//   - libnccl.so runs collectives between the streams of several GPUs. A collective
-//     blocks its stream until every rank's stream has reached it, and sums in an
-//     unusual order. If operations or sizes differ between ranks, or only some ranks
-//     capture, all devices are lost, with a line on stderr.
+//   - libnccl.so runs collectives between the streams of several GPUs, of one process or
+//     of several on a machine, over a file that all ranks map. A collective blocks its
+//     stream until every rank's stream has reached it, and sums in an unusual order. If
+//     operations or sizes differ between ranks, or only some ranks capture, all devices
+//     are lost, with a line on stderr. A rank that died is not an error: the other ranks
+//     wait.
 //
 // # SynapseAI
 //
@@ -88,6 +90,8 @@
 //	STANDIN_REFUSED     the algorithm (1 to 3) that cuBLASLt offers and then rejects
 //	STANDIN_NCCL        version of NCCL (23007)
 //	STANDIN_NCCL_ERROR  the asynchronous error of communicators (0)
+//	STANDIN_NCCL_LOG    a file that gets a line for each collective that a rank has run:
+//	                    rank, collective, bytes of the whole tensor
 //	STANDIN_NVML_INIT   status of nvmlInit (0)
 //	STANDIN_NVML_GPUS   number of GPUs in NVML (1), in reverse of CUDA's order
 //	STANDIN_NVML_UNSUPPORTED  unsupported nvmlDeviceGet functions, such as

@@ -57,6 +57,7 @@ func (r *results) figures() []Figure {
 	for _, seed := range []string{"1", "2"} {
 		list = append(list, r.curve(seed))
 	}
+	list = append(list, r.ranks()...)
 	list = append(list, r.passed("peer-numerics", "numerics of FP8 GEMMs, probe_numerics.py ran"))
 	for i := range list {
 		if r.trial && (list[i].Verdict == met || strings.HasPrefix(list[i].Verdict, missed)) {

@@ -10,7 +10,8 @@
 #
 # OUT is the output folder (gpu-check-results), BACKEND the checked backend (cuda:0), DATA
 # the training text of the curves (corpus.txt), GPUS the maximum number of GPUs for tests,
-# from BACKEND's (1). PEERS is a folder with peer_torch.py and probe_numerics.py, PYTHON
+# from BACKEND's (1), RANKS the number of GPUs of part ranks, from BACKEND's (all that the
+# doctor lists, at most 8). PEERS is a folder with peer_torch.py and probe_numerics.py, PYTHON
 # the interpreter for them (python3). MINUTES is a time limit: the part that runs then is
 # stopped, later ones are skipped, and a later call with the same OUT can run them. PARTS
 # selects parts, in this order, with estimates in minutes; the doctor always runs:
@@ -19,6 +20,7 @@
 #	steps outside                       9
 #	tests parity                        9
 #	curves                              4
+#	ranks                               6, only with two GPUs or more
 #	peers                               9, only with PEERS
 #	sanitizer                           9, only with compute-sanitizer
 #
@@ -33,7 +35,7 @@ octet=$here/octet
 results=${OUT:-gpu-check-results}
 BACKEND=${BACKEND:-cuda:0}
 DATA=${DATA:-$here/corpus.txt}
-PARTS=${PARTS:-conformance bench products steps outside tests parity curves peers sanitizer}
+PARTS=${PARTS:-conformance bench products steps outside tests parity curves ranks peers sanitizer}
 PYTHON=${PYTHON:-python3}
 if [ -n "${TRIAL:-}" ]; then
 	tiny="model.layers=1 data.seq=32 train.micro_batch=1 train.accumulate=1 data.val_bytes=2000"
@@ -41,6 +43,7 @@ if [ -n "${TRIAL:-}" ]; then
 	small="--model tiny $tiny" one="--model tiny $tiny" seven="--model tiny $tiny" kernels="--model tiny $tiny" curve="--model tiny $tiny"
 	outside="model.preset=tiny $tiny"
 	short="--model tiny $tiny" steps=4 profiled=6 long=4 seeds=1 tests="-test.run TestCopies|TestLaunch|TestRun$"
+	together="--model tiny model.layers=1 data.seq=32 train.micro_batch=1 data.val_bytes=2000" sizes=1
 	peer=--dry-run
 else
 	# Llama-7B: 4,096 tokens through q, up and down. Memory-bound kernels get more tokens:
@@ -54,6 +57,7 @@ else
 	kernels="--model llama2-7b model.layers=2 train.micro_batch=4 data.val_bytes=200000 checkpoint.every=0"
 	curve="--model 124m model.vocab=256 data.seq=1024"
 	short= steps=50 profiled=20 long=1000 seeds="1 2" tests=
+	together="--model 124m train.micro_batch=4" sizes=1,16,256
 	peer=
 fi
 mkdir -p "$results" || exit 1
@@ -118,11 +122,12 @@ train() {
 }
 
 # within FOLDER NAME SECONDS COMMAND... is a part that runs in a folder, with the checked
-# GPU as the first.
+# GPU as the first. Tests use the first $gpus.
+gpus=${GPUS:-1}
 within() {
 	folder=$1 name=$2 limit=$3
 	shift 3
-	part "$name" "$limit" env -C "$folder" CUDA_VISIBLE_DEVICES="$visible" OCTET_TEST_GPUS="${GPUS:-1}" "$@"
+	part "$name" "$limit" env -C "$folder" CUDA_VISIBLE_DEVICES="$visible" OCTET_TEST_GPUS="$gpus" "$@"
 }
 
 wanted() {
@@ -223,6 +228,29 @@ if wanted curves; then
 			train "curve-$recipe-$seed" 180 "$octet" train --backend "$BACKEND" --recipe $recipe --seed $seed --steps $long --data "$DATA" --json $curve
 		done
 	done
+fi
+if wanted ranks; then
+	# Ranks are processes, one for each GPU, connected by NCCL.
+	listed=$(grep -c '✓ GPU [0-9]*:' "$OUT/doctor.txt")
+	ranks=${RANKS:-$((listed - first > 8 ? 8 : listed - first))}
+	if [ "$ranks" -lt 2 ]; then
+		line ranks - "left out: needs two GPUs from $BACKEND on, the doctor lists $listed"
+	else
+		gpus=$ranks
+		# How long the processes of a job take to end after one was killed, or stopped.
+		within "$here/tests/cuda" ranks-lost 120 ./cuda.test -test.v -test.run '^TestLostProcess$'
+		# The same batches on one GPU and on all.
+		train ranks-one 180 "$octet" train --backend "$BACKEND" --recipe bf16 --steps $steps --json $together train.accumulate="$ranks"
+		train ranks-all 180 "$octet" train --backend "$BACKEND" --recipe bf16 --steps $steps --json $together train.accumulate=1 --ranks "$ranks"
+		# Collectives as programs run them, and as NVIDIA's nccl-tests do.
+		within "$here/tests/cuda" ranks-collectives 120 ./cuda.test -test.run '^$' -test.bench '^BenchmarkCollectives$' -test.benchtime 1x -ranks "$ranks" -sizes $sizes
+		if command -v all_reduce_perf >/dev/null; then
+			within . ranks-nccl-tests 120 all_reduce_perf -b 256M -e 256M -g "$ranks"
+		else
+			line ranks-nccl-tests - "left out: all_reduce_perf of NVIDIA's nccl-tests is not in the PATH"
+		fi
+		gpus=${GPUS:-1}
+	fi
 fi
 if wanted peers; then
 	# The same models and batches as in part steps.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -85,6 +86,19 @@ PASS
 "train":{"runs":[{"params":"fp32","linears":"bf16","compile":"block","tokens_per_s":9000},{"params":"bf16","linears":"bf16","compile":"block","tokens_per_s":10300},
 {"params":"bf16","linears":"fp8","compile":"block","tokens_per_s":99999},{"params":"bf16","linears":"bf16","compile":"none","tokens_per_s":99999}]}}`)
 	ok("peer-7b")
+	put("ranks-lost.txt", "    processes_test.go:1: all 3 processes have ended 5.00 s after rank 1 was killed\n"+
+		"    processes_test.go:1: all 3 processes have ended 2.25 s after rank 1 was stopped\nPASS\n")
+	ok("ranks-lost")
+	for run, x := range map[string]struct{ loss, rate float64 }{"ranks-one": {2, 10_000}, "ranks-all": {2.001, 38_000}} {
+		put(run+"-metrics.jsonl", fmt.Sprintf("{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":%v}\n", x.loss))
+		put(run+"-timing.jsonl", fmt.Sprintf("{\"tokens_per_s\":1}\n{\"tokens_per_s\":%v}\n{\"tokens_per_s\":%[1]v}\n", x.rate))
+		ok(run)
+	}
+	put("ranks-collectives.txt", "BenchmarkCollectives/all-reduce/16MiB-16   1   90.0 GB/s\nBenchmarkCollectives/all-reduce/256MiB-16   1   364 GB/s\n"+
+		"BenchmarkCollectives/all-gather/256MiB-16   1   300 GB/s\nPASS\n")
+	ok("ranks-collectives")
+	put("ranks-nccl-tests.txt", "#  size  count\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 400.0\n")
+	ok("ranks-nccl-tests")
 	fmt.Fprintf(&summary, "%-28s %6s  %s\n", "sanitizer", "-", "left out: compute-sanitizer is not in the PATH")
 	fmt.Fprintf(&summary, "%-28s %6s  %s\n%-28s %6s  %s\n", "peer-1b", "9 s", "ok", "peer-1b", "300 s", "FAILED: timeout after 300 s") // run again
 	fmt.Fprintf(&summary, "%-28s %6s  %s\n", "peer-numerics", "3 s", "FAILED (1): octet: a | b differ")
@@ -127,6 +141,8 @@ const (
 	outside   = "upper bound of time outside kernels, of a step of 8 layers of Llama-7B, fp8-smooth"
 	memcheck  = "compute-sanitizer, memcheck, every seventh case of conformance"
 	memory    = "memory, 2 layers of Llama-7B"
+	killed    = "time until all processes have ended, after one was killed"
+	allReduce = "all-reduce between processes, bus bandwidth, share of nccl-tests"
 	curve     = "1,000 steps of 124m, seed 1, fp8-smooth compared with bf16"
 )
 
@@ -147,6 +163,9 @@ func TestTargetsThatAreMet(t *testing.T) {
 		overTorch: "1.30 times, 13401 against 10300 tokens/s (torch 2.15)",
 		outside:   "1.99 %: gaps between kernels 1.40 %, 1510 ns each with an empty kernel; waiting for the host and copies 0.59 %",
 		memcheck:  "ERROR SUMMARY: 0 errors",
+		killed:    "5.00 s, 3 processes",
+		"time until all processes have ended, after one was stopped": "2.25 s, 3 processes",
+		allReduce: "all-reduce/256MiB: 364 GB/s, 91.0 % of 400 GB/s",
 		memory:    "allocated 1000 bytes, planned 1000; driver, libraries and other processes 55",
 		curve:     "+0.45 %: 2.0090 against 2.0000 nats, mean of the last tenth of 1000 steps",
 	} {
@@ -155,6 +174,8 @@ func TestTargetsThatAreMet(t *testing.T) {
 	}
 	require.NotContains(t, got, "Fill in a step, share of copy bandwidth")
 	require.Equal(t, "at most 0.001 nats apart in 1000 steps", got["losses compared with emu, bf16"].Measured)
+	require.Equal(t, "at most 0.001 nats apart in 2 steps", got["losses of several ranks compared with one, bf16"].Measured)
+	require.Equal(t, "3.80 times, 38000 against 10000 tokens/s", got["rate of several ranks over one, 124m, bf16"].Measured)
 	require.Equal(t, "takes longer than the chosen kernels: forward 1.90 times, backward 1.50 times", got["attention by mma.sync, the same shape"].Measured)
 	require.Equal(t, "flash 500 forward, 400 backward TFLOP/s", got["attention of PyTorch, the same shape"].Measured)
 }
@@ -175,6 +196,8 @@ func TestTargetsThatAreMissed(t *testing.T) {
 		overTorch: {"peer-7b.json", "10300", "10310"},
 		outside:   {"outside.txt", "0.590 host", "0.610 host"},
 		memcheck:  {"sanitizer-memcheck.txt", "========= ERROR SUMMARY: 0 errors", "nothing"},
+		killed:    {"ranks-lost.txt", "5.00 s", "5.01 s"},
+		allReduce: {"ranks-collectives.txt", "364", "359"},
 		memory:    {"plan-7b-layers.txt", "1000", "999"},
 		curve:     {"curve-fp8-smooth-1-metrics.jsonl", "2.009}", "2.011}"},
 	} {
@@ -228,6 +251,18 @@ func TestWhatWasNotMeasured(t *testing.T) {
 	} {
 		require.Equal(t, "not measured: "+why, got[name].Verdict, name)
 		require.Empty(t, got[name].Measured)
+	}
+
+	// On a machine with one GPU, a line of part ranks stands for its parts.
+	one := folder(t)
+	path := filepath.Join(one, "summary.txt")
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	text := regexp.MustCompile(`(?m)^ranks-.*$`).ReplaceAllString(string(raw), "") + "ranks   -  left out: needs two GPUs\n"
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	require.NoError(t, os.Remove(filepath.Join(one, "ranks-lost.txt")))
+	for _, name := range []string{killed, allReduce, "losses of several ranks compared with one, bf16", "rate of several ranks over one, 124m, bf16"} {
+		require.Equal(t, "not measured: part ranks: left out: needs two GPUs", rows(t, one)[name].Verdict, name)
 	}
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "curve-bf16-2.txt"), nil, 0o600))

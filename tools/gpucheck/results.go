@@ -49,7 +49,7 @@ func open(dir string) (*results, error) {
 // why returns why a part has no figure. Parts that were skipped together share one line.
 func (r *results) why(part string) string {
 	verdict, ok := r.verdicts[part]
-	for prefix, all := range map[string]string{"peer-": "peers", "sanitizer-": "sanitizer"} {
+	for prefix, all := range map[string]string{"peer-": "peers", "ranks-": "ranks", "sanitizer-": "sanitizer"} {
 		if !ok && strings.HasPrefix(part, prefix) && r.verdicts[all] != "" {
 			verdict, ok, part = r.verdicts[all], true, all
 		}
@@ -240,6 +240,22 @@ func (r *results) losses(part string) (list []float64) {
 		}
 	}
 	return list
+}
+
+// rate returns the median rate of a run's steps in tokens per second, 0 if it is unknown.
+func (r *results) rate(part string) float64 {
+	type line struct {
+		TokensPerS float64 `json:"tokens_per_s"`
+	}
+	var rates []float64
+	for _, l := range lines[line](r.read(part, "-timing.jsonl")) {
+		rates = append(rates, l.TokensPerS)
+	}
+	if len(rates) == 0 {
+		return 0
+	}
+	slices.Sort(rates)
+	return rates[len(rates)/2]
 }
 
 // peer is the output of peer_torch.py.

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+)
+
+// ranks are the figures of several GPUs, one process each.
+func (r *results) ranks() []Figure {
+	return []Figure{r.lostRank("killed", 5), r.lostRank("stopped", 10), r.ranksCompared(), r.scaling(), r.allReduce()}
+}
+
+// ended matches a line of TestLostProcess.
+var ended = regexp.MustCompile(`all (\d+) processes have ended ([0-9.]+) s after rank 1 was (killed|stopped)`)
+
+// lostRank is how long the processes of a job take to end after one was killed or stopped.
+func (r *results) lostRank(how string, target float64) Figure {
+	const part = "ranks-lost"
+	name, asked := fmt.Sprintf("time until all processes have ended, after one was %s", how), fmt.Sprintf("%.0f s", target)
+	raw, _ := os.ReadFile(filepath.Join(r.dir, part+".txt")) // also of a failed part
+	for _, m := range ended.FindAllStringSubmatch(string(raw), -1) {
+		if m[3] != how {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(m[2], 64)
+		return Figure{name, fmt.Sprintf("%s s, %s processes", m[2], m[1]), asked, verdict(err == nil && seconds <= target)}
+	}
+	if v, ran := r.verdicts[part]; ran && v != "ok" {
+		return Figure{name, v, asked, missed}
+	}
+	return absent(name, asked, r.why(part))
+}
+
+const oneRank, allRanks = "ranks-one", "ranks-all"
+
+// ranksCompared compares the losses of several ranks with those of one that trains on all batches.
+// The ranks sum gradients in another order.
+func (r *results) ranksCompared() Figure {
+	const name = "losses of several ranks compared with one, bf16"
+	a, b := r.losses(oneRank), r.losses(allRanks)
+	for part, losses := range map[string][]float64{oneRank: a, allRanks: b} {
+		if len(losses) == 0 {
+			return absent(name, "", r.why(part))
+		}
+	}
+	largest := 0.0
+	for i := range min(len(a), len(b)) {
+		largest = max(largest, math.Abs(a[i]-b[i]))
+	}
+	return Figure{name, fmt.Sprintf("at most %.2g nats apart in %d steps", largest, min(len(a), len(b))), "", "to be judged"}
+}
+
+// scaling is the rate of several ranks relative to that of one.
+func (r *results) scaling() Figure {
+	const name = "rate of several ranks over one, 124m, bf16"
+	one, all := r.rate(oneRank), r.rate(allRanks)
+	switch {
+	case one == 0:
+		return absent(name, "", r.why(oneRank))
+	case all == 0:
+		return absent(name, "", r.why(allRanks))
+	}
+	return Figure{name, fmt.Sprintf("%.2f times, %.0f against %.0f tokens/s", all/one, all, one), "", "for information"}
+}
+
+var busBandwidth = regexp.MustCompile(`(?m)^# Avg bus bandwidth\s*: ([0-9.]+)`)
+
+// allReduce is the bus bandwidth of the largest all-reduce relative to that of NVIDIA's nccl-tests.
+func (r *results) allReduce() Figure {
+	const part, peer, name, target = "ranks-collectives", "ranks-nccl-tests", "all-reduce between processes, bus bandwidth, share of nccl-tests", 0.9
+	asked := fmt.Sprintf("%.0f %%", 100*target)
+	var largest measurement
+	for _, m := range r.benchmark(part, "BenchmarkCollectives") {
+		if ok, _ := filepath.Match("all-reduce/*", m.name); ok {
+			largest = m // sizes ascend
+		}
+	}
+	if largest.name == "" {
+		return absent(name, asked, r.why(part))
+	}
+	measured := fmt.Sprintf("%s: %.3g GB/s", largest.name, largest.value("GB/s"))
+	m := busBandwidth.FindSubmatch(r.read(peer, ".txt"))
+	if m == nil {
+		return Figure{name, measured, asked, "not compared: " + r.why(peer)}
+	}
+	theirs, _ := strconv.ParseFloat(string(m[1]), 64) // 0: missed
+	share := largest.value("GB/s") / theirs
+	return Figure{name, fmt.Sprintf("%s, %s of %.3g GB/s", measured, percent(share), theirs), asked, verdict(theirs > 0 && share >= target)}
+}
