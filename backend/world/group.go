@@ -250,7 +250,11 @@ func (g *Group) round(ctx context.Context, x *exchanges, in lane, what string, m
 // Fail ends the group because of this rank. code is the exit status for all processes. It
 // returns when the other ranks were told, or cannot be.
 func (g *Group) Fail(code int, cause error) {
-	if g == nil || g.Err() != nil {
+	if g == nil {
+		return
+	}
+	if g.Err() != nil {
+		g.flush() // this process may be about to end
 		return
 	}
 	if err := g.send(message{Kind: failed, Lost: &Lost{Cause: cause.Error(), Code: code, err: cause}}); err == nil {
