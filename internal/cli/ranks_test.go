@@ -285,7 +285,7 @@ func TestSecondSignalToRanks(t *testing.T) {
 	waitFor(t, func() bool { return strings.Contains(stderr.String(), "\nrun  ") })
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	waitFor(t, func() bool { return strings.Contains(stderr.String(), "octet: stopping") })
-	time.Sleep(repeatsOfRanks + 200*time.Millisecond)
+	time.Sleep(2 * repeatsOfRanks)
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	var exit *exec.ExitError
 	require.ErrorAs(t, cmd.Wait(), &exit)
