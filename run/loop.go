@@ -33,7 +33,7 @@ type Progress struct {
 
 // Train runs the remaining steps and reports each. When ctx is cancelled, Train finishes
 // the steps that the devices were given, one or two, writes a checkpoint and returns ctx's
-// error. If the records of a step cannot be written, Train also writes a checkpoint. Any
+// error, or an [Interrupt] on the other ranks. If the records of a step cannot be written, Train also writes a checkpoint. Any
 // error other than ctx's names the last checkpoint. All writing has ended when Train
 // returns.
 //
@@ -45,7 +45,7 @@ func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 	}
 	err := r.trainRank(ctx, report)
 	others.Wait()
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+	if isInterruption(ctx, err) {
 		r.exporter.End(nil)
 	} else {
 		r.exporter.End(err)
@@ -62,10 +62,16 @@ func (r *Run) trainRank(ctx context.Context, report func(Progress)) error {
 		report = func(Progress) {}
 	}
 	err := r.train(ctx, report)
-	if err != nil && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
+	if err != nil && !isInterruption(ctx, err) {
 		r.fail(ctx, err)
 	}
 	return err
+}
+
+// isInterruption reports whether Train ended early because a rank was interrupted.
+func isInterruption(ctx context.Context, err error) bool {
+	_, other := errors.AsType[Interrupt](err)
+	return other || ctx.Err() != nil && errors.Is(err, ctx.Err())
 }
 
 func (r *Run) train(ctx context.Context, report func(Progress)) error {
@@ -94,7 +100,10 @@ func (r *Run) train(ctx context.Context, report func(Progress)) error {
 		report(p)
 		if interrupted {
 			r.records.log.Info("interrupted", "step", p.Step)
-			return ctx.Err()
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return Interrupt{r.agreed.signal}
 		}
 	}
 	return nil

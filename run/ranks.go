@@ -191,9 +191,25 @@ func (r *Run) openSame(ctx context.Context, what string, choose func() (*checkpo
 // agreement is what the ranks agree on at the end of each step, about the next one.
 type agreement struct {
 	stop    bool // a rank was interrupted
+	signal  int  // the number of the signal that did it; 0: none
 	save    bool // a checkpoint is requested
 	measure bool // an interval of the utilization ends with the next step
 	rescue  bool // the records of a step could not be written
+}
+
+// Interrupt is the error of Train if another rank was interrupted. A program that turns a signal
+// into the end of a context gives it as the cause, so that all ranks know the signal.
+type Interrupt struct{ Signal int }
+
+func (i Interrupt) Error() string { return fmt.Sprintf("interrupted by signal %d", i.Signal) }
+
+// Is reports whether target is the error of a cancelled context.
+func (i Interrupt) Is(target error) bool { return target == context.Canceled }
+
+// signalOf returns the number of the signal that ended a context; 0 if none did.
+func signalOf(ctx context.Context) int {
+	i, _ := errors.AsType[Interrupt](context.Cause(ctx))
+	return i.Signal
 }
 
 // Bits of an agreement, as the ranks send it.
@@ -209,6 +225,7 @@ const (
 func (r *Run) agree(ctx context.Context, p Progress, recordErr error) (a agreement, err error) {
 	mine := agreement{
 		stop: ctx.Err() != nil, save: len(r.requests) > 0, rescue: recordErr != nil,
+		signal:  signalOf(ctx),
 		measure: r.rank() == 0 && r.utilization.ends(p.Step+1 == r.Config.Train.Steps),
 	}
 	if r.group == nil {
@@ -219,23 +236,25 @@ func (r *Run) agree(ctx context.Context, p Progress, recordErr error) (a agreeme
 		return a, err
 	}
 	var flags byte
+	signal := 0
 	readings := make([][]byte, len(all))
 	for rank, m := range all {
 		flags |= m[0]
-		if loss := binary.LittleEndian.Uint64(m[1:]); loss != math.Float64bits(p.Loss) {
+		signal = max(signal, int(m[1]))
+		if loss := binary.LittleEndian.Uint64(m[2:]); loss != math.Float64bits(p.Loss) {
 			return a, fmt.Errorf("the loss of step %d is %v on rank %d and %v on rank %d: the ranks compute different results, so check their memory and their versions",
 				p.Step, math.Float64frombits(loss), rank, p.Loss, r.rank())
 		}
 		readings[rank] = m[endingBytes:]
 	}
 	return agreement{
-		stop: flags&bitStop != 0, save: flags&bitSave != 0, measure: flags&bitMeasure != 0, rescue: flags&bitRescue != 0,
+		stop: flags&bitStop != 0, signal: signal, save: flags&bitSave != 0, measure: flags&bitMeasure != 0, rescue: flags&bitRescue != 0,
 	}, r.telemetry.receive(readings)
 }
 
 // endingBytes is the size of what a rank tells at the end of a step, without the reading of its
 // sensors that follows.
-const endingBytes = 9
+const endingBytes = 10
 
 // ending returns what this rank tells the others at the end of a step.
 func (r *Run) ending(a agreement, loss float64) []byte {
@@ -249,7 +268,7 @@ func (r *Run) ending(a agreement, loss float64) []byte {
 	set(a.save, bitSave)
 	set(a.measure, bitMeasure)
 	set(a.rescue, bitRescue)
-	return append(binary.LittleEndian.AppendUint64([]byte{flags}, math.Float64bits(loss)), r.telemetry.message()...)
+	return append(binary.LittleEndian.AppendUint64([]byte{flags, byte(a.signal)}, math.Float64bits(loss)), r.telemetry.message()...)
 }
 
 // devices returns the readings of all ranks' devices; nil if none has sensors.

@@ -79,11 +79,11 @@ func (d *device) join(g *world.Group) error {
 	return nil
 }
 
-// withChoices calls load. If the ranks are processes, rank 0 times the algorithms of GEMMs, and
+// withChoices calls load. Of several ranks, rank 0 times the algorithms of GEMMs, and
 // the others take its choices: timed apart, they would choose differently, and a run would not
-// repeat. Ranks of one process share the choices anyway.
+// repeat.
 func (d *device) withChoices(load func() error) error {
-	if d.member == nil || d.group.InProcess() {
+	if d.member == nil {
 		return load()
 	}
 	var mine []byte

@@ -89,16 +89,18 @@ func openPair(t *testing.T, device string, timeout time.Duration) *pair {
 		p.devices[g.Rank()], err = open(device, backend.Options{Group: g})
 		return err
 	}))
-	for i, d := range p.devices {
+	require.NoError(t, p.each(func(rank int) error {
 		v := backend.NewVars()
-		p.x[i] = v.Tensor(backend.Stash, "x", fp8.F32, 4)
+		p.x[rank] = v.Tensor(backend.Stash, "x", fp8.F32, 4)
 		program := v.Program("meeting")
-		program.Add(&backend.Add{A: p.x[i], B: p.x[i], Out: []backend.Cast{{Out: v.Tensor(backend.Stash, "twice", fp8.F32, 4)}}})
-		program.Add(&backend.AllReduce{X: p.x[i]})
-		list, err := d.Load(program)
-		require.NoError(t, err)
-		p.run[i] = list[0]
-	}
+		program.Add(&backend.Add{A: p.x[rank], B: p.x[rank], Out: []backend.Cast{{Out: v.Tensor(backend.Stash, "twice", fp8.F32, 4)}}})
+		program.Add(&backend.AllReduce{X: p.x[rank]})
+		list, err := p.devices[rank].Load(program)
+		if err == nil {
+			p.run[rank] = list[0]
+		}
+		return err
+	}))
 	return p
 }
 

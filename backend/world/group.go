@@ -127,7 +127,7 @@ func (g *Group) Done() <-chan struct{} {
 
 // lost returns why the group ended because of a rank; nil if it did not.
 func (g *Group) lost() *Lost {
-	lost, _ := g.Err().(*Lost)
+	lost, _ := errors.AsType[*Lost](g.Err())
 	return lost
 }
 

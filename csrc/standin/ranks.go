@@ -56,18 +56,24 @@ func RunRanks(t RankTest, n int, variables ...string) []Exit {
 	if RealMPI() {
 		return run(t, environment, 1, func(int) []string { return nil }, append(append(strings.Fields(os.Getenv(mpiexec)), "-n", fmt.Sprint(n)), binary...))
 	}
-	if _, err := exec.LookPath(compiler()); err != nil {
-		t.Skipf("needs a C compiler for the stand-in for MPI: %v", err)
-	}
 	file := filepath.Join(t.TempDir(), "mpi")
-	environment = append(environment, "OCTET_LIBMPI="+Build(t, "libmpi_abi"), "OCTET_STANDIN_MPI="+file)
-	exits := run(t, environment, n, func(rank int) []string {
-		return []string{fmt.Sprint("PMI_RANK=", rank), fmt.Sprint("PMI_SIZE=", n)}
-	}, binary)
+	exits := run(t, environment, n, func(rank int) []string { return MPIRank(t, file, rank, n) }, binary)
 	unreported, err := filepath.Glob(file + ".*")
 	require.NoError(t, err)
 	require.Empty(t, unreported, "ranks ended without libc's exit handlers after MPI_Finalize: use libmpi.Exit, or mpiexec kills other ranks")
 	return exits
+}
+
+// MPIRank returns the environment of a rank that uses the stand-in for MPI. Its ranks share a new
+// file. Without a C compiler, MPIRank skips the test.
+func MPIRank(t RankTest, file string, rank, ranks int) []string {
+	if _, err := exec.LookPath(compiler()); err != nil {
+		t.Skipf("needs a C compiler for the stand-in for MPI: %v", err)
+	}
+	return []string{
+		"OCTET_LIBMPI=" + Build(t, "libmpi_abi"), "OCTET_STANDIN_MPI=" + file,
+		fmt.Sprint("PMI_RANK=", rank), fmt.Sprint("PMI_SIZE=", ranks), fmt.Sprint("MPI_LOCALRANKID=", rank), fmt.Sprint("MPI_LOCALNRANKS=", ranks),
+	}
 }
 
 // RunWorld is RunRanks for ranks that octet train --ranks would start. They call JoinWorld. The

@@ -19,7 +19,7 @@ import (
 
 	"octet/backend"
 	_ "octet/backend/cuda"
-	_ "octet/backend/emu"
+	"octet/backend/emu"
 	_ "octet/backend/gaudi"
 	"octet/recipe"
 )
@@ -37,7 +37,9 @@ func TestMain(m *testing.M) {
 			}
 			p.arm()
 		}
-		os.Exit(Main(append([]string{"octet"}, os.Args[1:]...), ownSource))
+		status := Main(append([]string{"octet"}, os.Args[1:]...), ownSource)
+		emu.Exit(status)
+		os.Exit(status)
 	}
 	os.Exit(m.Run())
 }

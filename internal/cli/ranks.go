@@ -145,7 +145,8 @@ func identityOf(o run.Options) (world.Identity, error) {
 		fmt.Fprintf(settings, "%s\n%s\n", name, files[name])
 	}
 	return world.Identity{
-		{Name: "version of octet", Value: version()}, {Name: "executable", Value: fmt.Sprintf("%x", program.Sum(nil))},
+		{Name: "version of octet", Value: version()},
+		{Name: "executable", Value: fmt.Sprintf("%x", program.Sum(nil))},
 		{Name: "configuration", Value: fmt.Sprintf("%x", settings.Sum(nil))},
 		{Name: "--resume", Value: fmt.Sprint(o.Resume)},
 	}, nil

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"syscall"
+
+	"octet/run"
 )
 
 // signals turns the first SIGINT, SIGTERM or SIGHUP into a cancelled context; a
@@ -32,7 +34,7 @@ type signals struct {
 
 // catchSignals starts to listen and calls announce on the first signal.
 func catchSignals(parent context.Context, announce func()) *signals {
-	ctx, cancel := context.WithCancel(parent)
+	ctx, cancel := context.WithCancelCause(parent)
 	s := &signals{ctx: ctx, save: make(chan os.Signal, 1)}
 	if saveSignal != nil {
 		signal.Notify(s.save, saveSignal)
@@ -59,11 +61,10 @@ func catchSignals(parent context.Context, announce func()) *signals {
 				signal.Notify(again, os.Interrupt)
 			}
 			signal.Stop(incoming) // the next signal has its original effect, usually the default
-			if number, ok := sig.(syscall.Signal); ok {
-				s.got.Store(int32(number))
-			}
+			number, _ := sig.(syscall.Signal)
+			s.got.Store(int32(number))
 			announce()
-			cancel()
+			cancel(run.Interrupt{Signal: int(number)})
 		case <-ctx.Done():
 			return
 		}
@@ -77,7 +78,7 @@ func catchSignals(parent context.Context, announce func()) *signals {
 		signal.Stop(incoming)
 		signal.Stop(again)
 		signal.Stop(s.save)
-		cancel()
+		cancel(nil)
 		close(done)
 	}
 	return s

@@ -299,13 +299,16 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 	})
 	status.Done()
 	caught := signals.received()
+	if i, ok := errors.AsType[run.Interrupt](trainErr); ok && caught == 0 {
+		caught = i.Signal // of another rank
+	}
 	if trainErr != nil && !(caught != 0 && errors.Is(trainErr, context.Canceled)) {
 		if errors.Is(trainErr, run.ErrResumable) {
 			trainErr = fmt.Errorf("%w with %s train --resume --out %s", trainErr, shellQuote(t.name), shellQuote(r.Dir))
 		}
 		return trainErr
 	}
-	if caught != 0 && last.Step > 0 {
+	if caught != 0 && (last.Step > 0 || trainErr != nil) { // ranks above 0 have no reports
 		printStopped(t, r, last)
 		return stopped{128 + caught}
 	}
