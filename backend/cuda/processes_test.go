@@ -91,11 +91,7 @@ func TestProcessesTrainAsGoroutines(t *testing.T) {
 		return
 	}
 	standIns(t)
-	cacheDir(t)
 	standin.Set(t, "STANDIN_GPUS", fmt.Sprint(ranks))
-	// Processes take rank 0's choice of algorithms; goroutines on stand-ins, whose names differ,
-	// make their own.
-	standin.Set(t, "STANDIN_ALGORITHMS", "1")
 	tm, want := newTeam(t, c, "cuda"), make([]outcome, ranks)
 	require.NoError(t, tm.each(func(g *world.Group) (err error) {
 		want[g.Rank()], err = tm.outcomeOf(t, g.Rank(), count)
