@@ -13,7 +13,6 @@ import (
 
 	"octet/backend"
 	"octet/backend/world"
-	"octet/csrc/libmpi"
 )
 
 // mpi is this process's connection to the other processes of its MPI world. MPI can be initialized
@@ -57,6 +56,11 @@ func joinProcesses(w *world.Group) (*group, error) {
 // overProcesses returns the kernel of a collective between processes. what names it.
 func (b *binder) overProcesses(n *backend.Node, run kernel) kernel {
 	g, what := b.group, n.Path()
+	text := fmt.Sprintf("%s: %s", what, n)
+	for _, o := range n.Operands() {
+		text += fmt.Sprint(" ", o.Tensor)
+	}
+	b.collectives = append(b.collectives, text)
 	return func(ctx context.Context) error {
 		if err := g.lost(); err != nil {
 			return err
@@ -79,41 +83,29 @@ func (g *group) lost() error {
 	return nil
 }
 
-// checkCollectives ends the group unless the programs of all processes have the same collectives:
-// MPI compares neither their kinds nor their sizes.
-func (d *device) checkCollectives(programs []*backend.Program) error {
+// checkCollectives ends the group unless the programs of all processes have the same collectives,
+// those that were bound since the last check: MPI compares neither their kinds nor their sizes.
+func (d *device) checkCollectives() error {
 	if d.group.processes == nil {
 		return nil
 	}
-	var list []string
-	for _, p := range programs {
-		for _, n := range p.Nodes() {
-			switch n.Op.(type) {
-			case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather:
-				text := fmt.Sprintf("%s %s", p.Name(), n)
-				for _, o := range n.Operands() {
-					text += fmt.Sprint(" ", o.Tensor)
-				}
-				list = append(list, text)
-			}
-		}
-	}
-	text, err := json.Marshal(list)
+	text, err := json.Marshal(d.collectives)
 	if err != nil {
 		return err
 	}
+	d.collectives = nil
 	return d.group.Compare(context.Background(), world.Identity{{Name: "list of collectives", Value: string(text)}})
 }
 
-// meeting is what rank 0 tells the processes of MPI.
-type meeting struct {
+// announcement is what rank 0 tells the processes of MPI.
+type announcement struct {
 	Address string
 	Secret  []byte
 	Error   string
 }
 
-// meetingBytes is the size of a meeting's JSON, padded.
-const meetingBytes = 1024
+// announcedBytes is the size of an announcement's JSON, padded.
+const announcedBytes = 1024
 
 // Rendezvous agrees on the address of the control plane, and on a secret, by MPI, for launchers
 // that tell neither. Rank 0 gets the listener at the address.
@@ -122,28 +114,24 @@ func Rendezvous(ctx context.Context, p world.Place) (address string, secret worl
 	if err != nil {
 		return "", nil, nil, fmt.Errorf("%s tells no address of rank 0 (give --rendezvous HOST:PORT), and MPI cannot: %w", p.Launcher, err)
 	}
-	var m meeting
-	mine, all := make([]byte, meetingBytes), make([]byte, t.Size()*meetingBytes)
+	var m announcement
+	text := make([]byte, announcedBytes)
 	if p.Rank == 0 {
 		m.Secret = make([]byte, 32)
 		_, _ = rand.Read(m.Secret) // never fails
 		if l, m.Address, err = world.Listen(p.LocalSize != p.Size); err != nil {
 			m.Error = err.Error()
 		}
-		text, err := json.Marshal(m)
+		own, err := json.Marshal(m)
 		if err != nil {
 			return "", nil, nil, err
 		}
-		copy(mine, text)
+		copy(text, own)
 	}
-	parts := make([]libmpi.Part, t.Size())
-	for rank := range parts {
-		parts[rank] = libmpi.Part{Offset: rank * meetingBytes, Bytes: meetingBytes}
-	}
-	if err := t.AllGather(ctx, mine, all, parts); err != nil {
+	if err := broadcast(ctx, t, text); err != nil {
 		return "", nil, nil, err
 	}
-	if err := json.Unmarshal(bytes.TrimRight(all[:meetingBytes], "\x00"), &m); err != nil {
+	if err := json.Unmarshal(bytes.TrimRight(text, "\x00"), &m); err != nil {
 		return "", nil, nil, err
 	}
 	if m.Error != "" {
