@@ -222,6 +222,20 @@ func TestMissingRank(t *testing.T) {
 	require.ErrorIs(t, p.devices[0].(*device).runCollective(&collective{}), backend.ErrDeviceLost)
 }
 
+// A device that hangs between two collectives is blamed, though its host waits for it, and though
+// the rank that waits for it is at the first collective of a program that runs again.
+func TestDeviceThatHangs(t *testing.T) {
+	names := []string{"first", "second"}
+	groups := world.Local(2, 300*time.Millisecond)
+	for rank, mark := range []uint64{1, 4} { // in the first, and after the second
+		m := &member{group: groups[rank]}
+		m.names.Store(&names)
+		m.tell(mark)
+	}
+	<-groups[0].Done()
+	require.EqualError(t, groups[0].Err(), "rank 1: the other ranks waited for it for 300ms; its last collective is second (OCTET_TIMEOUT gives more time)")
+}
+
 // A communicator is not freed during a call, and no call begins after an abort. A call
 // that hangs delays the abort only up to callTimeout.
 func TestAbortWaitsForCalls(t *testing.T) {
