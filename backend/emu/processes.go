@@ -1,10 +1,7 @@
 package emu
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +10,6 @@ import (
 
 	"octet/backend"
 	"octet/backend/world"
-	"octet/csrc/libmpi"
 )
 
 // mpi is this process's connection to the other processes of its MPI world. MPI can be initialized
@@ -22,7 +18,8 @@ var mpi struct {
 	sync.Mutex
 	opened bool
 	transport
-	err error
+	err   error
+	group *world.Group // whose end stops the collectives; nil: none yet
 }
 
 // processesOf returns the connection to the ranks of a group that are processes.
@@ -38,20 +35,45 @@ func processesOf(ctx context.Context) (transport, error) {
 
 // joinProcesses returns the group of a rank whose other ranks are processes.
 func joinProcesses(w *world.Group) (*group, error) {
-	t, err := processesOf(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-w.Done(): // a lost rank never initializes MPI
+			cancel(w.Err())
+		case <-ctx.Done():
+		}
+	}()
+	t, err := processesOf(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("backend emu: %d ranks are processes, which exchange data over MPI; ranks of one process need no launcher (--ranks %[1]d): %w", w.Size(), err)
 	}
 	if t.Rank() != w.Rank() || t.Size() != w.Size() {
 		return nil, fmt.Errorf("backend emu: this process is rank %d of %d, but MPI says rank %d of %d: start all ranks by one mpiexec, or by srun --mpi", w.Rank(), w.Size(), t.Rank(), t.Size())
 	}
+	stopWith(w, t)
+	return &group{Group: w, processes: newProcesses(t)}, nil
+}
+
+// stopWith makes collectives fail once the group has lost a rank.
+func stopWith(w *world.Group, t transport) {
+	mpi.Lock()
+	defer mpi.Unlock()
+	if mpi.group == w {
+		return
+	}
+	mpi.group = w
 	go func() {
 		<-w.Done()
-		if lost, ok := errors.AsType[*world.Lost](w.Err()); ok {
-			t.Stop(lost) // a collective without the lost rank never completes
-		}
+		stopIfLost(w, t)
 	}()
-	return &group{Group: w, processes: newProcesses(t)}, nil
+}
+
+// stopIfLost stops the collectives if the group has lost a rank: they never complete without it.
+func stopIfLost(w *world.Group, t transport) {
+	if lost, ok := errors.AsType[*world.Lost](w.Err()); ok {
+		t.Stop(lost)
+	}
 }
 
 // overProcesses returns the kernel of a collective between processes. what names it.
@@ -79,99 +101,35 @@ func (g *group) lost() error {
 	return nil
 }
 
-// checkCollectives ends the group unless the programs of all processes have the same collectives:
-// MPI compares neither their kinds nor their sizes.
-func (d *device) checkCollectives(programs []*backend.Program) error {
-	if d.group.processes == nil {
-		return nil
-	}
-	var list []string
-	for _, p := range programs {
-		for _, n := range p.Nodes() {
-			switch n.Op.(type) {
-			case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather:
-				text := fmt.Sprintf("%s %s", p.Name(), n)
-				for _, o := range n.Operands() {
-					text += fmt.Sprint(" ", o.Tensor)
-				}
-				list = append(list, text)
-			}
-		}
-	}
-	text, err := json.Marshal(list)
-	if err != nil {
-		return err
-	}
-	return d.group.Compare(context.Background(), world.Identity{{Name: "list of collectives", Value: string(text)}})
-}
-
-// meeting is what rank 0 tells the processes of MPI.
-type meeting struct {
-	Address string
-	Secret  []byte
-	Error   string
-}
-
-// meetingBytes is the size of a meeting's JSON, padded.
-const meetingBytes = 1024
-
-// Rendezvous agrees on the address of the control plane, and on a secret, by MPI, for launchers
-// that tell neither. Rank 0 gets the listener at the address.
-func Rendezvous(ctx context.Context, p world.Place) (address string, secret world.Secret, l *world.Listener, err error) {
-	t, err := processesOf(ctx)
-	if err != nil {
-		return "", nil, nil, fmt.Errorf("%s tells no address of rank 0 (give --rendezvous HOST:PORT), and MPI cannot: %w", p.Launcher, err)
-	}
-	var m meeting
-	mine, all := make([]byte, meetingBytes), make([]byte, t.Size()*meetingBytes)
-	if p.Rank == 0 {
-		m.Secret = make([]byte, 32)
-		_, _ = rand.Read(m.Secret) // never fails
-		if l, m.Address, err = world.Listen(p.LocalSize != p.Size); err != nil {
-			m.Error = err.Error()
-		}
-		text, err := json.Marshal(m)
-		if err != nil {
-			return "", nil, nil, err
-		}
-		copy(mine, text)
-	}
-	parts := make([]libmpi.Part, t.Size())
-	for rank := range parts {
-		parts[rank] = libmpi.Part{Offset: rank * meetingBytes, Bytes: meetingBytes}
-	}
-	if err := t.AllGather(ctx, mine, all, parts); err != nil {
-		return "", nil, nil, err
-	}
-	if err := json.Unmarshal(bytes.TrimRight(all[:meetingBytes], "\x00"), &m); err != nil {
-		return "", nil, nil, err
-	}
-	if m.Error != "" {
-		return "", nil, nil, errors.New(m.Error)
-	}
-	return m.Address, m.Secret, l, nil
-}
-
 // Exit ends the process with a status if it uses MPI, and returns at once if it does not. A
 // launcher may end all ranks when it misses MPI's own end of a process.
 func Exit(status int) {
 	mpi.Lock()
-	t := mpi.transport
+	t, w := mpi.transport, mpi.group
 	mpi.Unlock()
 	if t == nil {
 		return
 	}
-	const (
-		closing = 10 * time.Second // until all ranks have ended as they should
-		linger  = time.Second      // for other ranks to print their errors
-	)
-	if status != 0 {
-		time.Sleep(linger)
+	stopIfLost(w, t)
+	if t.Err() != nil {
+		time.Sleep(linger(t.Rank()))
+		exitMPI(status)
 	}
+	const closing = 10 * time.Second // until all ranks have ended as they should
 	ctx, cancel := context.WithTimeout(context.Background(), closing)
 	defer cancel()
 	if err := t.Close(ctx); err != nil {
 		fmt.Fprintf(os.Stderr, "octet: MPI: %v\n", err)
 	}
 	exitMPI(status)
+}
+
+// linger is how long a rank of a group that failed lives on, because launchers kill all ranks when
+// the first one ends. Ranks 0 and 1 report the error, and detect a silent rank up to two seconds
+// later than others.
+func linger(rank int) time.Duration {
+	if rank <= 1 {
+		return time.Second
+	}
+	return 3 * time.Second
 }
