@@ -22,13 +22,16 @@ var mpi struct {
 	group *world.Group // whose end stops the collectives; nil: none yet
 }
 
-// processesOf returns the connection to the ranks of a group that are processes.
-func processesOf(ctx context.Context) (transport, error) {
+// connect returns the connection of a rank to the other processes.
+func connect(ctx context.Context, p world.Place) (transport, error) {
 	mpi.Lock()
 	defer mpi.Unlock()
 	if !mpi.opened {
 		mpi.opened = true
 		mpi.transport, mpi.err = openMPI(ctx)
+	}
+	if t := mpi.transport; mpi.err == nil && (t.Rank() != p.Rank || t.Size() != p.Size) {
+		return nil, fmt.Errorf("this process is rank %d of %d by %s, but MPI says rank %d of %d: start all ranks by one mpiexec of the MPI library that Octet loads, or by srun --mpi", p.Rank, p.Size, p.Launcher, t.Rank(), t.Size())
 	}
 	return mpi.transport, mpi.err
 }
@@ -44,12 +47,9 @@ func joinProcesses(w *world.Group) (*group, error) {
 		case <-ctx.Done():
 		}
 	}()
-	t, err := processesOf(ctx)
+	t, err := connect(ctx, w.Place())
 	if err != nil {
 		return nil, fmt.Errorf("backend emu: %d ranks are processes, which exchange data over MPI; ranks of one process need no launcher (--ranks %[1]d): %w", w.Size(), err)
-	}
-	if t.Rank() != w.Rank() || t.Size() != w.Size() {
-		return nil, fmt.Errorf("backend emu: this process is rank %d of %d, but MPI says rank %d of %d: start all ranks by one mpiexec, or by srun --mpi", w.Rank(), w.Size(), t.Rank(), t.Size())
 	}
 	stopWith(w, t)
 	return &group{Group: w, processes: newProcesses(t)}, nil

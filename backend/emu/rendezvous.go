@@ -32,7 +32,7 @@ const meetingBytes = 1024
 func Rendezvous(ctx context.Context, p world.Place) (address string, secret world.Secret, l *world.Listener, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, joinLimit, fmt.Errorf("not all ranks have called it after %v: one has not started, or has ended", joinLimit))
 	defer cancel()
-	t, err := processesOf(ctx)
+	t, err := connect(ctx, p)
 	if err != nil {
 		return "", nil, nil, fmt.Errorf("%s tells no address of rank 0 (give --rendezvous HOST:PORT), and MPI cannot: %w", p.Launcher, err)
 	}
