@@ -5,8 +5,10 @@ package emu_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -230,4 +232,99 @@ func TestLauncherAndMPIDisagree(t *testing.T) {
 	place.Size = 3
 	_, _, _, err = emu.Rendezvous(t.Context(), place)
 	require.ErrorContains(t, err, fmt.Sprintf("rank %d of 3 by MPI (PMI), but MPI says rank %[1]d of 2", place.Rank))
+}
+
+// A rank that is lost before it initializes MPI ends those that wait for it there.
+func TestRankLostBeforeMPI(t *testing.T) {
+	if standin.RealMPI() {
+		t.Skip("mpiexec ends the other ranks")
+	}
+	if !standin.InRank() {
+		address, listener, err := world.Loopback()
+		require.NoError(t, err)
+		if listener != nil {
+			require.NoError(t, listener.Close())
+		}
+		_, port, err := net.SplitHostPort(address)
+		require.NoError(t, err)
+		standin.Succeeded(t, standin.RunRanks(t, 2, "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port))
+		return
+	}
+	place, _, err := world.FromEnv(os.LookupEnv)
+	require.NoError(t, err)
+	g, err := world.Join(t.Context(), world.Options{Place: place, Timeout: time.Minute})
+	require.NoError(t, err)
+	cause := errors.New("no more memory")
+	if g.Rank() == 1 {
+		g.Fail(world.CodeFailed, cause)
+		return
+	}
+	_, err = backend.Open("emu", backend.Options{Group: g})
+	require.ErrorContains(t, err, "rank 1")
+	require.ErrorContains(t, err, cause.Error())
+}
+
+// BenchmarkStepOverMPI measures steps of the model small by two ranks, as processes and as
+// goroutines of one process. Steps of both kinds alternate, each rank has one thread, and the
+// figures are medians.
+//
+//	OCTET_TEST_MPIEXEC=mpiexec OCTET_LIBMPI=libmpi_abi.so.1 go test -tags mpi -run - -bench StepOverMPI ./backend/emu
+func BenchmarkStepOverMPI(b *testing.B) {
+	if !standin.InRank() {
+		standin.LogFigures(b, standin.RunRanks(b, 2))
+		return
+	}
+	const ranks, pairs = 2, 17
+	c, err := train.Preset("small")
+	require.NoError(b, err)
+	c.Recipe, c.Train.Ranks, c.Train.ZeroStage = "fp8-delayed", ranks, 1
+	require.NoError(b, c.Resolve())
+	g := joinOverMPI(b)
+	mine, err := newRank(b, c, g)
+	require.NoError(b, err)
+	var goroutines []*rank // of rank 0's process
+	groups := world.Local(ranks, time.Minute)
+	if g.Rank() == 0 {
+		goroutines = make([]*rank, ranks)
+		require.NoError(b, world.Each(groups, func(g *world.Group) (err error) {
+			goroutines[g.Rank()], err = newRank(b, c, g)
+			return err
+		}))
+	}
+	var processes, inProcess []time.Duration
+	var ratios []float64
+	barrier := func() {
+		_, err := g.Exchange(b.Context(), "the next measurement", nil)
+		require.NoError(b, err)
+	}
+	for i := range pairs + 2 {
+		barrier()
+		start := time.Now()
+		_, err := mine.Next(b.Context())
+		require.NoError(b, err)
+		one := time.Since(start)
+		barrier()
+		if g.Rank() > 0 {
+			continue
+		}
+		start = time.Now()
+		require.NoError(b, world.Each(groups, func(g *world.Group) error {
+			_, err := goroutines[g.Rank()].Next(b.Context())
+			return err
+		}))
+		other := time.Since(start)
+		if i >= 2 { // after the calibration
+			processes, inProcess = append(processes, one), append(inProcess, other)
+			ratios = append(ratios, float64(one)/float64(other))
+		}
+	}
+	barrier()
+	if g.Rank() == 0 {
+		slices.Sort(processes)
+		slices.Sort(inProcess)
+		slices.Sort(ratios)
+		standin.Figure("step of %d processes %v, of %d goroutines %v, median ratio of %d pairs %.3f (quartiles %.3f, %.3f)", ranks, processes[pairs/2].Round(time.Millisecond),
+			ranks, inProcess[pairs/2].Round(time.Millisecond), pairs, ratios[pairs/2], ratios[pairs/4], ratios[3*pairs/4])
+	}
+	require.NoError(b, g.Leave(b.Context()))
 }
