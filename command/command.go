@@ -15,9 +15,9 @@ package command
 import (
 	"io/fs"
 
-	_ "octet/backend/cuda" // backends register themselves
+	_ "octet/backend/cuda" // registers itself
 	"octet/backend/emu"
-	_ "octet/backend/gaudi"
+	_ "octet/backend/gaudi" // registers itself
 	"octet/internal/cli"
 )
 

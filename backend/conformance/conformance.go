@@ -21,6 +21,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -121,13 +122,12 @@ func (c Case) runOn(ctx context.Context, d backend.Driver, device string, own *w
 		return err
 	}
 	var runs []backend.Executable
-	models := make([]*ref.Backend, c.ranks)
+	models, lowered := make([]*ref.Backend, c.ranks), make([][]*backend.Program, c.ranks)
 	for rank, b := range fixtures {
 		want := ref.Open(reference[rank], ref.Rounded)
 		models[rank] = want
 		b.declared = slices.Collect(b.vars.All()) // lowering may add others
-		lowered, err := backend.Lower(spec, b.p)
-		if err != nil {
+		if lowered[rank], err = backend.Lower(spec, b.p); err != nil {
 			return err
 		}
 		model, err := want.Load(b.p)
@@ -135,16 +135,25 @@ func (c Case) runOn(ctx context.Context, d backend.Driver, device string, own *w
 			return err
 		}
 		runs = append(runs, model...)
-		if got := tested[rank]; got != nil {
-			loaded, err := got.Load(lowered...)
-			if err != nil {
-				return err
-			}
-			runs = append(runs, loaded...)
+	}
+	loaded, declined := make([][]backend.Executable, c.ranks), make([]error, c.ranks)
+	if err := world.Each(groups, func(g *world.Group) (err error) {
+		loaded[g.Rank()], err = tested[g.Rank()].Load(lowered[g.Rank()]...)
+		if errors.Is(err, backend.ErrUnsupported) { // on all ranks, whose group can go on
+			declined[g.Rank()], err = err, nil
 		}
-		if err := b.write(want, tested[rank]); err != nil {
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := errors.Join(declined...); err != nil {
+		return declined[groups[0].Rank()]
+	}
+	for rank, b := range fixtures {
+		if err := b.write(models[rank], tested[rank]); err != nil {
 			return err
 		}
+		runs = append(runs, loaded[rank]...)
 	}
 	if err := runAll(ctx, runs); err != nil {
 		return err

@@ -59,7 +59,7 @@ type binder struct {
 	wgmma bool // attention uses the wgmma kernels
 
 	ranks int      // number of ranks; 0: unknown, only to measure
-	marks []string // names of collectives; mark i+1 stands for marks[i]
+	marks []string // names of collectives; marks[i] has the marks 2i+1 and 2i+2
 
 	// tables are words that kernels read from device memory at tableAt. They are the same
 	// in every run.

@@ -12,8 +12,8 @@ type collective struct {
 	from, to uint64
 	n        int // this rank's share: FP32 elements for reductions, otherwise bytes
 
-	// name is the collective's name in error messages. mark is the address of its number,
-	// counted from 1, which the device copies to the host when it reaches the collective.
+	// name is the collective's name in error messages. mark is the address of its two marks,
+	// which the device copies to the host before and after the collective.
 	name string
 	mark uint64
 }
@@ -66,6 +66,7 @@ func (b *binder) allGather(n *backend.Node, o *backend.AllGather) ([]call, error
 func (b *binder) rendezvous(n *backend.Node, t *backend.Tensor, c collective) []call {
 	c.name = fmt.Sprintf("%s of %s", n.Path(), t)
 	b.marks = append(b.marks, c.name)
-	c.mark = b.table([]uint64{uint64(len(b.marks))})
+	last := uint64(2 * len(b.marks))
+	c.mark = b.table([]uint64{last - 1, last})
 	return []call{{collective: &c}}
 }

@@ -42,11 +42,11 @@ func TestCollectivesAreBound(t *testing.T) {
 	mark := uint64(1 << 42)
 	require.Equal(t, []collective{
 		{allReduceSum, of(x), of(x), 6, "allreduce of x:fp32[6]", mark},
-		{allReduceMax, of(x), of(x), 6, "allreduce of x:fp32[6]", mark + 8},
-		{reduceScatter, of(x), of(part), 2, "reducescatter of x:fp32[6]", mark + 16},
-		{allGather, of(codes), of(all), 5, "allgather of " + codes.String(), mark + 24},
+		{allReduceMax, of(x), of(x), 6, "allreduce of x:fp32[6]", mark + 16},
+		{reduceScatter, of(x), of(part), 2, "reducescatter of x:fp32[6]", mark + 32},
+		{allGather, of(codes), of(all), 5, "allgather of " + codes.String(), mark + 48},
 	}, got)
-	require.Equal(t, []uint64{1, 2, 3, 4}, b.tables)
+	require.Equal(t, []uint64{1, 2, 3, 4, 5, 6, 7, 8}, b.tables)
 	require.Len(t, b.marks, 4)
 }
 

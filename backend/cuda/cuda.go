@@ -29,17 +29,16 @@
 //
 // # Ranks
 //
-// With train.ranks = N one process trains on N consecutive GPUs, one rank per GPU,
-// beginning with the named one (group.go). Collectives are NCCL's. They run on the rank's
-// single stream and are part of its graph; the queue of a node is ignored. NCCL is loaded
-// only for several ranks. A rank that fails ends the run for all ranks. So does a rank
-// that waits longer than OCTET_TIMEOUT (default: ten minutes), so a step must take
-// less. NVIDIA's guide to NCCL warns that graphs on several GPUs of one process may
-// deadlock if one thread launches them all: every rank needs a goroutine of its own,
-// which Trainer provides. Several ranks can still block each other within the driver,
-// where libraries load kernels or connect GPUs for the first time. If a wait exceeds the
-// timeout and does not return after NCCL's abort, the process exits with status 1
-// (watch.go). A single rank has no deadline.
+// Each rank is a process with a GPU of its own: the named one, and those after it on the same
+// machine (group.go). Collectives are NCCL's. They run on the rank's single stream and are part of
+// its graph; the queue of a node is ignored. NCCL is loaded only for several ranks.
+//
+// The group of package world ends the run if a rank fails, ends or hangs, and if no rank makes
+// progress within OCTET_TIMEOUT (default: ten minutes). The device tells the host where it is by
+// marks before and after each collective, so the group blames the rank that the others wait for.
+// NCCL's kernels are then aborted, so that the host's waits return; a wait that does not return
+// hangs in the driver, and the program ends the process (run.Options.Hung). A single rank has no
+// deadline. Tests run ranks as goroutines of one process, too.
 //
 // # Determinism
 //

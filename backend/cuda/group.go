@@ -17,9 +17,9 @@ import (
 
 // member connects a GPU to those of the other ranks. A goroutine watches both:
 //
-//   - The device's collectives copy their numbers to the host when the device reaches them.
-//     The goroutine tells the group how far the device is, and whether the host waits for
-//     it, because a host that waits for its device may wait for all other ranks.
+//   - The device copies a mark to the host before and after each collective. The goroutine
+//     tells the group how far the device is, and whether it waits in a collective. A host
+//     that waits for a device which computes does not wait for other ranks.
 //   - An error of the device or of NCCL's communicator ends the group.
 //   - When the group has ended, it aborts the communicator, so that the host's waits return.
 //     The memory that an aborted kernel writes, and everything computed from it, is invalid,
@@ -28,9 +28,8 @@ type member struct {
 	group *world.Group
 	comm  *libcuda.Comm
 
-	using   sync.Mutex               // held during NCCL calls
-	waiting atomic.Bool              // the host waits for the device
-	names   atomic.Pointer[[]string] // of the device's collectives; mark i+1 stands for names[i]
+	using sync.Mutex               // held during NCCL calls
+	names atomic.Pointer[[]string] // of the device's collectives, see collectiveOf
 
 	closing  chan struct{} // closed to end the goroutine
 	watched  chan struct{} // closed when it has ended
@@ -79,11 +78,11 @@ func (d *device) join(g *world.Group) error {
 	return nil
 }
 
-// withChoices calls load. If the ranks are processes, rank 0 times the algorithms of GEMMs, and
+// withChoices calls load. Of several ranks, rank 0 times the algorithms of GEMMs, and
 // the others take its choices: timed apart, they would choose differently, and a run would not
-// repeat. Ranks of one process share the choices anyway.
+// repeat.
 func (d *device) withChoices(load func() error) error {
-	if d.member == nil || d.group.InProcess() {
+	if d.member == nil {
 		return load()
 	}
 	var mine []byte
@@ -125,14 +124,26 @@ func (m *member) watch(d *device, s *libcuda.Stream) {
 	}
 }
 
-// tell tells the group the last collective that the device has reached.
+// tell tells the group where the device is.
 func (m *member) tell(mark uint64) {
 	m.group.AtOp(int(mark))
-	if names := m.names.Load(); m.waiting.Load() && names != nil && mark > 0 && mark <= uint64(len(*names)) {
-		m.group.Waits(&(*names)[mark-1])
-		return
+	name, in := m.collectiveOf(mark)
+	if name != nil {
+		m.group.Waits(name)
 	}
-	m.group.Continues()
+	if !in {
+		m.group.Continues()
+	}
+}
+
+// collectiveOf returns the name of the collective of a mark, nil before the first, and whether the
+// device is in it: collective i has the marks 2i+1, before it, and 2i+2, after it.
+func (m *member) collectiveOf(mark uint64) (name *string, in bool) {
+	names := m.names.Load()
+	if names == nil || mark == 0 || mark > 2*uint64(len(*names)) {
+		return nil, false
+	}
+	return &(*names)[(mark-1)/2], mark%2 == 1
 }
 
 // poll returns an error of the communicator or of the device, without waiting for them.
@@ -214,9 +225,7 @@ func (d *device) wait(do func() error) error {
 	if err := d.ended(); err != nil {
 		return err
 	}
-	d.waiting.Store(true)
 	err := do()
-	d.waiting.Store(false)
 	if ended := d.ended(); ended != nil {
 		return ended
 	}
@@ -226,17 +235,16 @@ func (d *device) wait(do func() error) error {
 	return err
 }
 
-// mark returns the number of the last collective that the device has reached, from 1; 0 before
-// the first.
+// mark returns the last mark of the device; 0 before the first.
 func (d *device) mark() uint64 { return binary.LittleEndian.Uint64(d.staging.Bytes[markAt:]) }
 
-// lastCollective returns its name, for errors: the host cannot see into a running graph.
+// lastCollective returns the name of the last collective that the device has reached, for errors:
+// the host cannot see into a running graph.
 func (d *device) lastCollective() string {
-	names, mark := d.names.Load(), d.mark()
-	if names == nil || mark == 0 || mark > uint64(len(*names)) {
-		return "none"
+	if name, _ := d.collectiveOf(d.mark()); name != nil {
+		return *name
 	}
-	return (*names)[mark-1]
+	return "none"
 }
 
 // setMarks stores the names of collectives, which the goroutine may read concurrently.
@@ -266,9 +274,22 @@ func (d *device) runCollective(c *collective) error {
 	if err := d.ended(); err != nil {
 		return err
 	}
-	if err := d.stream.DownloadPinned(d.staging.Pinned, markAt, libcuda.Ptr(c.mark), markBytes); err != nil {
+	if err := d.sendMark(c.mark); err != nil {
 		return err
 	}
+	if err := d.communicate(c, to, from); err != nil {
+		return err
+	}
+	return d.sendMark(c.mark + markBytes)
+}
+
+// sendMark enqueues the copy of a mark to the host.
+func (d *device) sendMark(mark uint64) error {
+	return d.stream.DownloadPinned(d.staging.Pinned, markAt, libcuda.Ptr(mark), markBytes)
+}
+
+// communicate enqueues NCCL's part of a collective.
+func (d *device) communicate(c *collective, to, from libcuda.Ptr) error {
 	switch c.kind {
 	case allReduceSum:
 		return d.comm.AllReduceSum(d.stream, to, c.n)

@@ -89,16 +89,18 @@ func openPair(t *testing.T, device string, timeout time.Duration) *pair {
 		p.devices[g.Rank()], err = open(device, backend.Options{Group: g})
 		return err
 	}))
-	for i, d := range p.devices {
+	require.NoError(t, p.each(func(rank int) error {
 		v := backend.NewVars()
-		p.x[i] = v.Tensor(backend.Stash, "x", fp8.F32, 4)
+		p.x[rank] = v.Tensor(backend.Stash, "x", fp8.F32, 4)
 		program := v.Program("meeting")
-		program.Add(&backend.Add{A: p.x[i], B: p.x[i], Out: []backend.Cast{{Out: v.Tensor(backend.Stash, "twice", fp8.F32, 4)}}})
-		program.Add(&backend.AllReduce{X: p.x[i]})
-		list, err := d.Load(program)
-		require.NoError(t, err)
-		p.run[i] = list[0]
-	}
+		program.Add(&backend.Add{A: p.x[rank], B: p.x[rank], Out: []backend.Cast{{Out: v.Tensor(backend.Stash, "twice", fp8.F32, 4)}}})
+		program.Add(&backend.AllReduce{X: p.x[rank]})
+		list, err := p.devices[rank].Load(program)
+		if err == nil {
+			p.run[rank] = list[0]
+		}
+		return err
+	}))
 	return p
 }
 
@@ -218,6 +220,20 @@ func TestMissingRank(t *testing.T) {
 
 	// A rank that was recording does not use its freed communicator.
 	require.ErrorIs(t, p.devices[0].(*device).runCollective(&collective{}), backend.ErrDeviceLost)
+}
+
+// A device that hangs between two collectives is blamed, though its host waits for it, and though
+// the rank that waits for it is at the first collective of a program that runs again.
+func TestDeviceThatHangs(t *testing.T) {
+	names := []string{"first", "second"}
+	groups := world.Local(2, 300*time.Millisecond)
+	for rank, mark := range []uint64{1, 4} { // in the first, and after the second
+		m := &member{group: groups[rank]}
+		m.names.Store(&names)
+		m.tell(mark)
+	}
+	<-groups[0].Done()
+	require.EqualError(t, groups[0].Err(), "rank 1: the other ranks waited for it for 300ms; its last collective is second (OCTET_TIMEOUT gives more time)")
 }
 
 // A communicator is not freed during a call, and no call begins after an abort. A call

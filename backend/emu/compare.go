@@ -8,24 +8,25 @@ import (
 	"slices"
 	"strings"
 
-	"octet/backend"
 	"octet/backend/world"
 )
 
 // checkCollectives returns the same error on all ranks unless the programs of all processes have
-// the same collectives: MPI compares neither their kinds nor their sizes.
-func (d *device) checkCollectives(programs []*backend.Program) error {
+// the same collectives, those that were bound since the last check: MPI compares neither their
+// kinds nor their sizes.
+func (d *device) checkCollectives() error {
 	if d.group.processes == nil {
 		return nil
 	}
-	list := collectives(programs)
-	hash := sha256.Sum256([]byte(strings.Join(list, "\n")))
+	list := strings.Join(d.collectives, "\n")
+	d.collectives = nil
+	hash := sha256.Sum256([]byte(list))
 	ctx := context.Background()
 	hashes, err := d.group.Exchange(ctx, "the comparison of collectives", hash[:])
 	if err != nil || !slices.ContainsFunc(hashes, func(h []byte) bool { return !bytes.Equal(h, hashes[0]) }) {
 		return err
 	}
-	text, err := d.group.Exchange(ctx, "the list of collectives", []byte(strings.Join(list, "\n")))
+	text, err := d.group.Exchange(ctx, "the list of collectives", []byte(list))
 	if err != nil {
 		return err
 	}
@@ -35,19 +36,6 @@ func (d *device) checkCollectives(programs []*backend.Program) error {
 		}
 	}
 	return nil
-}
-
-// collectives lists the collectives of programs, with shapes and formats.
-func collectives(programs []*backend.Program) (list []string) {
-	for _, p := range programs {
-		for _, n := range p.Nodes() {
-			switch n.Op.(type) {
-			case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather:
-				list = append(list, fmt.Sprintf("%s: %s", p.Name(), n))
-			}
-		}
-	}
-	return list
 }
 
 // firstDifference returns how a rank's list of collectives differs from that of rank 0; nothing if

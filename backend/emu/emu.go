@@ -53,6 +53,7 @@ type device struct {
 	accumulator *arith.Accumulator // of integers; nil: I32
 	pool        *pool.Pool
 	group       *group
+	collectives []string // of programs since the last checkCollectives
 	vars        backend.DeviceVars
 	memory      map[*backend.Tensor][]byte             // persistent tensors, views excluded
 	extents     map[*backend.Tensor]*optimizer.Extents // same keys
@@ -166,9 +167,6 @@ func (d *device) Close() error {
 }
 
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
-	if err := d.checkCollectives(programs); err != nil {
-		return nil, err
-	}
 	err := d.vars.Load(programs, func(fresh []*backend.Tensor) error {
 		for _, t := range fresh {
 			d.memory[t], d.extents[t] = pool.Bytes(t.Bytes()), new(optimizer.Extents)
@@ -193,7 +191,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		}
 		list[i] = x
 	}
-	return list, nil
+	return list, d.checkCollectives()
 }
 
 // unsupported returns the error of an op that the device does not run.

@@ -23,6 +23,18 @@ type transport interface {
 	Close(ctx context.Context) error
 }
 
+// broadcast copies rank 0's buffer to those of all ranks.
+func broadcast(ctx context.Context, t transport, buffer []byte) error {
+	n := len(buffer)
+	all, parts := make([]byte, t.Size()*n), make([]libmpi.Part, t.Size())
+	for rank := range parts {
+		parts[rank] = libmpi.Part{Offset: rank * n, Bytes: n}
+	}
+	err := t.AllGather(ctx, buffer, all, parts)
+	copy(buffer, all[:n])
+	return err
+}
+
 const (
 	// pieceBytes limits the parts that a rank receives before it reduces them.
 	pieceBytes = 16 << 20

@@ -79,6 +79,7 @@ func stopIfLost(w *world.Group, t transport) {
 // overProcesses returns the kernel of a collective between processes. what names it.
 func (b *binder) overProcesses(n *backend.Node, run kernel) kernel {
 	g, what := b.group, n.Path()
+	b.collectives = append(b.collectives, n.String())
 	return func(ctx context.Context) error {
 		if err := g.lost(); err != nil {
 			return err

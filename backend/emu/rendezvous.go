@@ -10,11 +10,10 @@ import (
 	"time"
 
 	"octet/backend/world"
-	"octet/csrc/libmpi"
 )
 
-// meeting is what rank 0 tells the processes of MPI.
-type meeting struct {
+// announcement is what rank 0 tells the processes of MPI.
+type announcement struct {
 	Address string
 	Secret  []byte
 	Error   string
@@ -23,8 +22,8 @@ type meeting struct {
 // joinLimit is how long ranks wait for the others to start.
 const joinLimit = 5 * time.Minute
 
-// meetingBytes is the size of a meeting's JSON, padded.
-const meetingBytes = 1024
+// announcedBytes is the size of an announcement's JSON, padded.
+const announcedBytes = 1024
 
 // Rendezvous agrees on the address of the control plane, and on a secret, by MPI, for launchers
 // that tell neither. Rank 0 gets the listener at the address. It returns when all ranks have called
@@ -36,28 +35,24 @@ func Rendezvous(ctx context.Context, p world.Place) (address string, secret worl
 	if err != nil {
 		return "", nil, nil, fmt.Errorf("%s tells no address of rank 0 (give --rendezvous HOST:PORT), and MPI cannot: %w", p.Launcher, err)
 	}
-	var m meeting
-	mine, all := make([]byte, meetingBytes), make([]byte, t.Size()*meetingBytes)
+	var m announcement
+	text := make([]byte, announcedBytes)
 	if p.Rank == 0 {
 		m.Secret = make([]byte, 32)
 		_, _ = rand.Read(m.Secret) // never fails
 		if l, m.Address, err = world.Listen(p.LocalSize != p.Size); err != nil {
 			m.Error = err.Error()
 		}
-		text, err := json.Marshal(m)
+		own, err := json.Marshal(m)
 		if err != nil {
 			return "", nil, nil, err
 		}
-		copy(mine, text)
+		copy(text, own)
 	}
-	parts := make([]libmpi.Part, t.Size())
-	for rank := range parts {
-		parts[rank] = libmpi.Part{Offset: rank * meetingBytes, Bytes: meetingBytes}
-	}
-	if err := t.AllGather(ctx, mine, all, parts); err != nil {
+	if err := broadcast(ctx, t, text); err != nil {
 		return "", nil, nil, err
 	}
-	if err := json.Unmarshal(bytes.TrimRight(all[:meetingBytes], "\x00"), &m); err != nil {
+	if err := json.Unmarshal(bytes.TrimRight(text, "\x00"), &m); err != nil {
 		return "", nil, nil, err
 	}
 	if m.Error != "" {

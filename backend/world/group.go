@@ -127,7 +127,7 @@ func (g *Group) Done() <-chan struct{} {
 
 // lost returns why the group ended because of a rank; nil if it did not.
 func (g *Group) lost() *Lost {
-	lost, _ := g.Err().(*Lost)
+	lost, _ := errors.AsType[*Lost](g.Err())
 	return lost
 }
 
@@ -250,7 +250,11 @@ func (g *Group) round(ctx context.Context, x *exchanges, in lane, what string, m
 // Fail ends the group because of this rank. code is the exit status for all processes. It
 // returns when the other ranks were told, or cannot be.
 func (g *Group) Fail(code int, cause error) {
-	if g == nil || g.Err() != nil {
+	if g == nil {
+		return
+	}
+	if g.Err() != nil {
+		g.flush(farewell) // this process may be about to end
 		return
 	}
 	if err := g.send(message{Kind: failed, Lost: &Lost{Cause: cause.Error(), Code: code, err: cause}}); err == nil {
@@ -260,7 +264,7 @@ func (g *Group) Fail(code int, cause error) {
 		}
 	}
 	g.end(&Lost{Rank: g.place.Rank, Step: g.step.Load(), Cause: cause.Error(), Code: code, err: cause})
-	g.flush()
+	g.flush(g.timing.limit())
 }
 
 // Leave ends the membership once all ranks have called it.
@@ -275,16 +279,20 @@ func (g *Group) Leave(ctx context.Context) error {
 	if err == nil {
 		g.end(errLeft)
 	}
-	g.flush()
+	g.flush(g.timing.limit())
 	return err
 }
 
+// farewell is how long rank 0 waits for the other ranks to learn how the group ended. A rank that
+// hangs does not.
+const farewell = time.Second
+
 // flush waits until the hub of this process has told all ranks how the group ended.
-func (g *Group) flush() {
+func (g *Group) flush(limit time.Duration) {
 	if g.hub != nil && g.place.Rank == 0 {
 		select {
 		case <-g.hub.finished:
-		case <-time.After(g.timing.limit()):
+		case <-time.After(limit):
 		}
 	}
 }

@@ -248,6 +248,17 @@ func TestDifferentPrograms(t *testing.T) {
 	requireLost(t, groups, 0, "all ranks waited for 400ms, this one in all-reduce of grads: their programs differ")
 }
 
+// A collective of devices that hangs is not a difference of programs.
+func TestCollectiveThatHangs(t *testing.T) {
+	groups := localGroups(3, quick)
+	collective := "all-reduce of grads"
+	for _, g := range groups {
+		g.AtStep(3)
+		g.Waits(&collective)
+	}
+	requireLost(t, groups, 0, "in step 3: all ranks waited for 400ms in all-reduce of grads, which does not complete: a device hangs, or the network between the devices failed (OCTET_TIMEOUT gives more time)")
+}
+
 // RanOp and Waits are called for every op, and the beats of a world in one process run beside
 // them.
 func TestOpsDoNotAllocate(t *testing.T) {

@@ -233,10 +233,22 @@ func (h *hub) tick() *Lost {
 	}
 	waited := time.Duration(h.timing.stall) * h.timing.beat
 	if slowest < 0 {
-		return h.lost(last, fmt.Sprintf("all ranks waited for %v, this one in %s: their programs differ", waited, h.members[last].last))
+		return h.lost(last, h.allWait(h.members[last], waited))
 	}
 	return h.lost(slowest, fmt.Sprintf("the other ranks waited for it for %v; its last collective is %s (%s gives more time)",
 		waited, cmp.Or(h.members[slowest].last, "none"), TimeoutVariable))
+}
+
+// allWait returns the cause if all members wait, m behind the others. If all are in one
+// collective, which devices run while the hosts wait for them, no program differs.
+func (h *hub) allWait(m *member, waited time.Duration) string {
+	for _, other := range h.members {
+		if !other.left && other.last != m.last {
+			return fmt.Sprintf("all ranks waited for %v, this one in %s: their programs differ", waited, m.last)
+		}
+	}
+	return fmt.Sprintf("all ranks waited for %v in %s, which does not complete: a device hangs, or the network between the devices failed (%s gives more time)",
+		waited, m.last, TimeoutVariable)
 }
 
 // after reports whether m has come further than other.

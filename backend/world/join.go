@@ -311,11 +311,11 @@ func (o Options) dial(ctx context.Context, config *tls.Config, mine *greeting) (
 			return o.greet(ctx, newConn(c), mine)
 		}
 		if errors.Is(err, errSecret) {
-			return nil, &Lost{Rank: mine.Rank, Host: mine.Host, Cause: err.Error(), Code: CodeInput}
+			return nil, &Lost{Rank: mine.Rank, Host: mine.Host, Cause: err.Error(), Code: CodeInput, err: err}
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("rank %d: rank 0 does not answer at %s: %w", mine.Rank, o.Place.Address, err)
+			return nil, &Lost{Rank: 0, Cause: fmt.Sprintf("it does not answer at %s: %v", o.Place.Address, err), Code: CodeFailed, Gone: true, err: err}
 		case <-time.After(pause):
 		}
 	}
@@ -336,9 +336,10 @@ func (o Options) greet(ctx context.Context, c *conn, mine *greeting) (*Group, er
 	case err == nil && m.Lost != nil:
 		err = m.Lost
 	case ctx.Err() != nil:
-		err = fmt.Errorf("rank %d: other ranks did not join: %w", mine.Rank, context.Cause(ctx))
+		cause := context.Cause(ctx)
+		err = &Lost{Rank: mine.Rank, Cause: fmt.Sprintf("other ranks did not join: %v", cause), Code: CodeFailed, err: cause}
 	default:
-		err = &Lost{Rank: 0, Cause: closedCause, Code: CodeFailed}
+		err = &Lost{Rank: 0, Cause: closedCause, Code: CodeFailed, Gone: true}
 	}
 	c.close()
 	return nil, err

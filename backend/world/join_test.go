@@ -192,7 +192,7 @@ func TestJoinMissing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err := Join(ctx, Options{Place: Place{Rank: 1, Size: 2, Address: address}})
-	require.ErrorContains(t, err, "rank 1: rank 0 does not answer at "+address)
+	require.ErrorContains(t, err, "rank 0: it does not answer at "+address)
 }
 
 // Broken frames are errors, and do not make the reader allocate what they announce.
@@ -218,4 +218,27 @@ func FuzzReceive(f *testing.F) {
 			require.LessOrEqual(t, len(m.Data), len(frame))
 		}
 	})
+}
+
+// Fail of rank 0 returns when all ranks were told why the group ended, whoever ended it: the
+// process of rank 0 ends then.
+func TestFailAfterTheEnd(t *testing.T) {
+	for range 20 {
+		groups := join(t, 4, func(*Options) {})
+		each(groups, func(g *Group) {
+			if g.Rank() == 3 {
+				g.Fail(CodeInput, errors.New("no device"))
+				return
+			}
+			<-g.Done()
+			g.Fail(CodeFailed, g.Err())
+			if g.Rank() == 0 {
+				select {
+				case <-g.hub.finished:
+				default:
+					t.Error("a rank may not know it yet")
+				}
+			}
+		})
+	}
 }

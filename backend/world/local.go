@@ -40,12 +40,12 @@ type shared struct {
 func (g *Group) InProcess() bool { return g == nil || g.shared != nil }
 
 // Shared returns a value that all ranks have in common if they are in one process: the first
-// call makes it. It returns nil if the ranks are processes.
-func (g *Group) Shared(make func() any) any {
+// call creates it. It returns nil if the ranks are processes.
+func (g *Group) Shared(create func() any) any {
 	if g.shared == nil {
 		return nil
 	}
-	g.shared.once.Do(func() { g.shared.value = make() })
+	g.shared.once.Do(func() { g.shared.value = create() })
 	return g.shared.value
 }
 

@@ -10,6 +10,9 @@ import (
 // after the standard streams, so that no other process can take the port.
 const inheritedVariable = "OCTET_RENDEZVOUS_LISTENER"
 
+// supervisedVariable is set for ranks that a process of Octet started.
+const supervisedVariable = "OCTET_SUPERVISED"
+
 // InheritedListener is the setting of rank 0's environment for a listener of [Loopback].
 const InheritedListener = inheritedVariable + "=3"
 
@@ -56,7 +59,8 @@ func Listen(machines bool) (l *Listener, address string, err error) {
 func Environment(rank, ranks int, address string) []string {
 	return []string{
 		fmt.Sprint("OCTET_RANK=", rank), fmt.Sprint("OCTET_RANKS=", ranks),
-		fmt.Sprint("OCTET_LOCAL_RANK=", rank), fmt.Sprint("OCTET_LOCAL_RANKS=", ranks), "OCTET_RENDEZVOUS=" + address,
+		fmt.Sprint("OCTET_LOCAL_RANK=", rank), fmt.Sprint("OCTET_LOCAL_RANKS=", ranks),
+		RendezvousVariable + "=" + address, supervisedVariable + "=1",
 	}
 }
 

@@ -41,17 +41,23 @@ func (p Place) Supervised() bool { return p.Launcher == launchers[0].name }
 // processes sets.
 type launcher struct {
 	name                              string
-	rank, size, local, restarts, need string // variables; empty: there is none
-	localSize                         string // likewise
+	rank, size, local, restarts, need string                      // variables; empty: there is none
+	localSize                         string                      // likewise
+	check                             func(env environment) error // nil: none
 	address                           func(env environment) (string, error)
 }
+
+// RendezvousVariable names the environment variable of the address at which rank 0 listens,
+// HOST:PORT. It beats the launcher's.
+const RendezvousVariable = "OCTET_RENDEZVOUS"
 
 // launchers are in the order of precedence: a launcher inside another one comes first. srun
 // sets variables for mpiexec, too.
 var launchers = []launcher{
-	{name: "octet train --ranks", rank: "OCTET_RANK", size: "OCTET_RANKS", local: "OCTET_LOCAL_RANK", localSize: "OCTET_LOCAL_RANKS", address: variable("OCTET_RENDEZVOUS")},
+	{name: "octet train --ranks", need: supervisedVariable, rank: "OCTET_RANK", size: "OCTET_RANKS", local: "OCTET_LOCAL_RANK", localSize: "OCTET_LOCAL_RANKS", address: noAddress},
+	{name: "OCTET_RANK", rank: "OCTET_RANK", size: "OCTET_RANKS", local: "OCTET_LOCAL_RANK", localSize: "OCTET_LOCAL_RANKS", address: noAddress},
 	{name: "torchrun", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", localSize: "LOCAL_WORLD_SIZE", restarts: "TORCHELASTIC_RESTART_COUNT", address: torchAddress},
-	{name: "Kubeflow Trainer", rank: "PET_NODE_RANK", size: "PET_NNODES", address: kubeflowAddress},
+	{name: "Kubeflow Trainer", rank: "PET_NODE_RANK", size: "PET_NNODES", check: oneProcess, address: kubeflowAddress},
 	{name: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK", localSize: "OMPI_COMM_WORLD_LOCAL_SIZE", address: masterAddress},
 	{name: "MPI (PMI)", rank: "PMI_RANK", size: "PMI_SIZE", local: "MPI_LOCALRANKID", localSize: "MPI_LOCALNRANKS", address: masterAddress},
 	// SLURM_STEP_NODELIST tells a task of srun from the script of sbatch, which has a rank, too.
@@ -105,13 +111,22 @@ func (l launcher) place(env environment) (p Place, err error) {
 	if p.Rank >= p.Size {
 		return p, fmt.Errorf("%s is %d, but %s is %d: ranks are 0 to %d", l.rank, p.Rank, l.size, p.Size, p.Size-1)
 	}
-	p.Address, err = l.address(env)
+	if l.check != nil {
+		if err := l.check(env); err != nil {
+			return p, err
+		}
+	}
+	if address, set := env(RendezvousVariable); set {
+		p.Address, err = CheckAddress(address)
+	} else {
+		p.Address, err = l.address(env)
+	}
 	return p, err
 }
 
-// variable returns the address in a variable.
-func variable(name string) func(environment) (string, error) {
-	return func(env environment) (string, error) { return CheckAddress(env.get(name)) }
+// noAddress is the address of processes that were started by hand.
+func noAddress(environment) (string, error) {
+	return "", fmt.Errorf("%s is not set: it is the address at which rank 0 listens, HOST:PORT", RendezvousVariable)
 }
 
 // CheckAddress returns an address of the form HOST:PORT unchanged.
@@ -172,11 +187,16 @@ func torchAddress(env environment) (string, error) {
 	return CheckAddress(net.JoinHostPort(host, strconv.Itoa(n+1)))
 }
 
-// kubeflowAddress returns the address of a TrainJob whose nodes have one process each.
-func kubeflowAddress(env environment) (string, error) {
+// oneProcess returns an error unless the nodes of a TrainJob have one process each.
+func oneProcess(env environment) error {
 	if n := env.get("PET_NPROC_PER_NODE"); n != "" && n != "1" {
-		return "", fmt.Errorf("PET_NPROC_PER_NODE is %s: set numProcPerNode to 1 and start one pod for each device, or start the ranks by torchrun", n)
+		return fmt.Errorf("PET_NPROC_PER_NODE is %s: set numProcPerNode to 1 and start one pod for each device, or start the ranks by torchrun", n)
 	}
+	return nil
+}
+
+// kubeflowAddress returns the address of the first node of a TrainJob.
+func kubeflowAddress(env environment) (string, error) {
 	host, port := env.get("PET_MASTER_ADDR"), env.get("PET_MASTER_PORT")
 	if port == "" {
 		port = defaultPort

@@ -39,13 +39,20 @@ func TestFromEnv(t *testing.T) {
 		srun:                                  {Rank: 5, Size: 6, LocalRank: 1, Address: "gpu03.x:27002", Launcher: "Slurm", Restarts: 1},
 		srun + hydra:                          {Rank: 2, Size: 4, Launcher: "MPI (PMI)"},
 		srun + torchrun:                       {Rank: 3, Size: 8, LocalRank: 1, Address: "node0:29401", Launcher: "torchrun", Restarts: 2},
-		torchrun + "OCTET_RANK=1 OCTET_RANKS=2 OCTET_LOCAL_RANK=1 OCTET_LOCAL_RANKS=2 OCTET_RENDEZVOUS=127.0.0.1:5": {Rank: 1, Size: 2, LocalRank: 1, LocalSize: 2, Address: "127.0.0.1:5", Launcher: "octet train --ranks"},
+		torchrun + "OCTET_RANK=1 OCTET_RANKS=2 OCTET_LOCAL_RANK=1 OCTET_LOCAL_RANKS=2 OCTET_RENDEZVOUS=127.0.0.1:5": {Rank: 1, Size: 2, LocalRank: 1, LocalSize: 2, Address: "127.0.0.1:5", Launcher: "OCTET_RANK"},
+		srun + "OCTET_RENDEZVOUS=h:5":              {Rank: 5, Size: 6, LocalRank: 1, Address: "h:5", Launcher: "Slurm", Restarts: 1},
+		"RANK=1 WORLD_SIZE=2 OCTET_RENDEZVOUS=h:5": {Rank: 1, Size: 2, Address: "h:5", Launcher: "torchrun"},
+		hydra + "OCTET_RENDEZVOUS=h:5":             {Rank: 2, Size: 4, Address: "h:5", Launcher: "MPI (PMI)"},
 	} {
 		p, found, err := FromEnv(env(words))
 		require.NoError(t, err, words)
 		require.True(t, found, words)
 		require.Equal(t, want, p, words)
 	}
+	p, _, err := FromEnv(env(strings.Join(Environment(1, 2, "127.0.0.1:5"), " ")))
+	require.NoError(t, err)
+	require.Equal(t, Place{Rank: 1, Size: 2, LocalRank: 1, LocalSize: 2, Address: "127.0.0.1:5", Launcher: "octet train --ranks"}, p)
+	require.True(t, p.Supervised())
 	for _, words := range []string{"", batch, "RANK=0 WORLD_SIZE=1 MASTER_ADDR=h", "MASTER_ADDR=h"} {
 		_, found, err := FromEnv(env(words))
 		require.NoError(t, err, words)
@@ -60,14 +67,16 @@ func TestFromEnvRefuses(t *testing.T) {
 		"RANK=-1 WORLD_SIZE=2": `RANK is "-1"`,
 		"RANK=2 WORLD_SIZE=2":  "RANK is 2, but WORLD_SIZE is 2: ranks are 0 to 1",
 		"RANK=1 WORLD_SIZE=2":  "MASTER_ADDR is not set",
-		"RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=99999":                 `"h:99999" is not an address`,
-		"PMI_RANK=0 PMI_SIZE=2 MASTER_ADDR=h MASTER_PORT=":                    `"h:" is not an address`,
-		"PET_NODE_RANK=0 PET_NNODES=2 PET_MASTER_ADDR=h PET_NPROC_PER_NODE=8": "PET_NPROC_PER_NODE is 8",
-		"PET_NODE_RANK=0 PET_NNODES=2":                                        `":29500" is not an address`,
-		"OCTET_RANK=0 OCTET_RANKS=2":                                          `"" is not an address`,
-		batch + "SLURM_STEP_NODELIST=a SLURM_STEP_ID=":                        `SLURM_STEP_ID is ""`,
-		batch + "SLURM_STEP_NODELIST=a[1 SLURM_STEP_ID=0":                     "no closing bracket",
-		batch + "SLURM_STEP_NODELIST=,a SLURM_STEP_ID=0":                      "does not begin with a host",
+		"RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=99999":                    `"h:99999" is not an address`,
+		"PMI_RANK=0 PMI_SIZE=2 MASTER_ADDR=h MASTER_PORT=":                       `"h:" is not an address`,
+		"PET_NODE_RANK=0 PET_NNODES=2 PET_MASTER_ADDR=h PET_NPROC_PER_NODE=8":    "PET_NPROC_PER_NODE is 8",
+		"PET_NODE_RANK=0 PET_NNODES=2":                                           `":29500" is not an address`,
+		"PET_NODE_RANK=0 PET_NNODES=2 OCTET_RENDEZVOUS=h:1 PET_NPROC_PER_NODE=8": "PET_NPROC_PER_NODE is 8",
+		"OCTET_RANK=0 OCTET_RANKS=2":                                             "OCTET_RENDEZVOUS is not set",
+		openMPI + "OCTET_RENDEZVOUS=h":                                           `"h" is not an address`,
+		batch + "SLURM_STEP_NODELIST=a SLURM_STEP_ID=":                           `SLURM_STEP_ID is ""`,
+		batch + "SLURM_STEP_NODELIST=a[1 SLURM_STEP_ID=0":                        "no closing bracket",
+		batch + "SLURM_STEP_NODELIST=,a SLURM_STEP_ID=0":                         "does not begin with a host",
 	} {
 		_, found, err := FromEnv(env(words))
 		require.ErrorContains(t, err, want, words)

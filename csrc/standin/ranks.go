@@ -130,9 +130,13 @@ func run(t RankTest, environment []string, n int, own func(rank int) []string, c
 
 // Succeeded fails the test unless all ranks ended with 0.
 func Succeeded(t T, exits []Exit) {
+	var failed strings.Builder
 	for rank, e := range exits {
-		require.Zero(t, e.Code, "rank %d:\n%s", rank, e.Output)
+		if e.Code != 0 {
+			fmt.Fprintf(&failed, "rank %d ended with status %d:\n%s\n", rank, e.Code, e.Output)
+		}
 	}
+	require.Empty(t, failed.String())
 }
 
 // figure begins the lines that LogFigures finds in the output of ranks.

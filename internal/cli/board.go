@@ -37,7 +37,7 @@ func (c boardCmd) Run(ctx context.Context, t *terminal) error {
 	if err != nil {
 		return badInput(fmt.Errorf("--port %d: %w", c.Port, err))
 	}
-	s := catchSignals(ctx, func() {})
+	s := catchSignals(ctx, 0, func(int) {})
 	defer s.stop()
 	fmt.Fprintf(t.out, "%s  (Ctrl-C ends it)\n", b.URL())
 	return b.Serve(s.ctx)

@@ -45,7 +45,8 @@ type commands struct {
 
 // terminal holds the streams of a command.
 type terminal struct {
-	name     string // the name that the command was called by
+	name     string   // the name that the command was called by
+	args     []string // its arguments
 	out, err io.Writer
 	sources  fs.FS // Octet's own source: the default corpus without a Go installation
 }
@@ -81,6 +82,7 @@ func Main(args []string, sources fs.FS) int {
 }
 
 func (t *terminal) run(ctx context.Context, args []string) (status int) {
+	t.args = args
 	if len(args) == 0 || args[0] == "help" {
 		args = append([]string{"--help"}, args[min(1, len(args)):]...)
 		if len(args) > 1 {
@@ -183,14 +185,16 @@ func (t *terminal) status(err error) int {
 	if s, ok := errors.AsType[stopped](err); ok {
 		return s.status
 	}
-	fmt.Fprintf(prose(t.err), "octet: %v%s\n", err, openFilesHint(err))
-	if a, ok := errors.AsType[agreed](err); ok {
-		return a.status
-	}
+	t.printError(err)
 	if _, ok := errors.AsType[inputError](err); ok {
 		return exitInput
 	}
 	return exitFailed
+}
+
+// printError prints an error and what to do about it.
+func (t *terminal) printError(err error) {
+	fmt.Fprintf(prose(t.err), "octet: %v%s\n", err, openFilesHint(err))
 }
 
 // openFilesHint returns what to do about an error caused by the limit of open files, or "".

@@ -28,6 +28,7 @@ import (
 const asCommand = "OCTET_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
+	registerProcesses()
 	// A sweep starts its own binary with the command train.
 	if os.Getenv(asCommand) != "" || len(os.Args) > 1 && os.Args[1] == "train" {
 		if text := os.Getenv(killAt); text != "" {

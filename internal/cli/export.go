@@ -53,7 +53,7 @@ func (c exportCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return modelError(err)
 	}
 	out := filepath.Clean(c.Out)
-	signals := catchSignals(ctx, func() {})
+	signals := catchSignals(ctx, 0, func(int) {})
 	defer signals.stop()
 	p := t.startProgress(m.Size(c.Format), "B")
 	err = export.Write(signals.ctx, out, c.Format, m, func(written int64) { p.set(written, nil) })

@@ -254,6 +254,6 @@ func TestProcessesThatDiffer(t *testing.T) {
 	require.Equal(t, slices.Repeat([]int{2}, len(m.ranks)), m.status, "%v", m)
 	require.Len(t, m.errors(), 1, "%v", m)
 	require.Contains(t, m.errors()[0], "rank 3 on ")
-	require.Contains(t, m.errors()[0], "its configuration differs: ")
+	require.Contains(t, m.errors()[0], "its seed differs: 2, rank 0 on ")
 	require.NoDirExists(t, dir)
 }

@@ -8,14 +8,15 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"octet/backend/world"
 	"octet/internal/config"
 	"octet/run"
 	"octet/train"
 )
 
-// resumedConfig returns the configuration of the run in dir. Of the settings, a may change
-// only the length of the run and the number of ranks.
-func resumedConfig(dir string, a config.Args) (train.Config, error) {
+// resumedConfig returns the configuration of the run in dir, for the ranks of a launcher. Of
+// the settings, a may change only the length of the run and the number of its ranks.
+func resumedConfig(dir string, a config.Args, p world.Place) (train.Config, error) {
 	if a.File != "" {
 		return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run takes the %s of its own folder", a.File, config.RunFile)
 	}
@@ -32,30 +33,30 @@ func resumedConfig(dir string, a config.Args) (train.Config, error) {
 			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run accepts only --steps, --ranks, --threads and --backend; --resume=auto accepts the command line of a new run", key)
 		}
 	}
-	return loaded.Config, nil
+	return withRanks(loaded, "", p)
 }
 
 // autoConfig returns the configuration of the run in dir and resumes = true, or that of a
 // new run if dir holds none. A scheduler gives the same arguments in both cases: those of a
-// resumed run must agree with its config.toml, except for the length.
-func autoConfig(dir string, a config.Args) (c train.Config, resumes bool, err error) {
+// resumed run must agree with its config.toml, except for the length and the ranks.
+func autoConfig(dir string, a config.Args, p world.Place) (c train.Config, resumes bool, err error) {
 	given, err := config.New(a)
 	if err != nil {
 		return c, false, err
 	}
-	if !run.Exists(dir) {
-		return given.Config, false, nil
+	if c, err = withRanks(given, a.File, p); err != nil || !run.Exists(dir) {
+		return c, false, err
 	}
 	// The file and the command line may give the same key.
 	keys := slices.Compact(slices.Sorted(slices.Values(slices.Concat(given.FromFile, given.FromCommand))))
-	var length config.Args
+	var changes config.Args
 	if slices.Contains(keys, "train.steps") {
-		length.Assignments = []string{fmt.Sprintf("train.steps=%d", given.Train.Steps)}
+		changes.Assignments = append(changes.Assignments, fmt.Sprintf("train.steps=%d", given.Train.Steps))
 	}
 	if slices.Contains(keys, ranksKey) {
-		length.Assignments = append(length.Assignments, fmt.Sprintf("%s=%d", ranksKey, given.Train.Ranks))
+		changes.Assignments = append(changes.Assignments, fmt.Sprintf("%s=%d", ranksKey, given.Train.Ranks))
 	}
-	if c, err = resumedConfig(dir, length); err != nil {
+	if c, err = resumedConfig(dir, changes, p); err != nil {
 		return c, true, err
 	}
 	differing, err := config.Differences(keys, c, given.Config)

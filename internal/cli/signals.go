@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"octet/run"
 )
@@ -25,6 +26,9 @@ import (
 //
 // SIGUSR1, on systems that have it, requests a checkpoint. Several requests before the
 // checkpoint begins give one checkpoint.
+//
+// A scheduler may send a signal to all processes of a job, and a process that started ranks
+// passes it on, so a rank gets it twice. Within repeatsOfRanks these are one signal.
 type signals struct {
 	save chan os.Signal
 	ctx  context.Context
@@ -32,8 +36,12 @@ type signals struct {
 	got  atomic.Int32
 }
 
-// catchSignals starts to listen and calls announce on the first signal.
-func catchSignals(parent context.Context, announce func()) *signals {
+// repeatsOfRanks is how long a rank takes further signals for the first one.
+const repeatsOfRanks = time.Second
+
+// catchSignals starts to listen. On the first signal it calls announce with its number, and
+// then cancels the context. Further signals have no effect for the duration of repeats.
+func catchSignals(parent context.Context, repeats time.Duration, announce func(number int)) *signals {
 	ctx, cancel := context.WithCancelCause(parent)
 	s := &signals{ctx: ctx, save: make(chan os.Signal, 1)}
 	if saveSignal != nil {
@@ -41,15 +49,15 @@ func catchSignals(parent context.Context, announce func()) *signals {
 	}
 	incoming, again := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	ignored := signal.Ignored(os.Interrupt) // asked before Notify changes it
-	list := []os.Signal{os.Interrupt}
-	if runtime.GOOS != "windows" { // Windows has only os.Interrupt
-		list = append(list, syscall.SIGTERM)
-		if !signal.Ignored(syscall.SIGHUP) {
-			list = append(list, syscall.SIGHUP)
+	signal.Notify(incoming, stopSignals()...)
+	ignorePipe()
+	// The next signal has its original effect, usually the default.
+	restore := func() {
+		if ignored {
+			signal.Notify(again, os.Interrupt)
 		}
-		signal.Ignore(syscall.SIGPIPE)
+		signal.Stop(incoming)
 	}
-	signal.Notify(incoming, list...)
 	done := make(chan struct{})
 	go func() {
 		select {
@@ -57,16 +65,23 @@ func catchSignals(parent context.Context, announce func()) *signals {
 			if runtime.GOOS != "windows" {
 				signal.Ignore(syscall.SIGHUP)
 			}
-			if ignored {
-				signal.Notify(again, os.Interrupt)
+			if repeats == 0 {
+				restore()
 			}
-			signal.Stop(incoming) // the next signal has its original effect, usually the default
 			number, _ := sig.(syscall.Signal)
 			s.got.Store(int32(number))
-			announce()
+			announce(int(number))
 			cancel(run.Interrupt{Signal: int(number)})
 		case <-ctx.Done():
 			return
+		}
+		if repeats > 0 {
+			select {
+			case <-time.After(repeats):
+				restore()
+			case <-done:
+				return
+			}
 		}
 		select {
 		case <-again:
@@ -82,6 +97,25 @@ func catchSignals(parent context.Context, announce func()) *signals {
 		close(done)
 	}
 	return s
+}
+
+// stopSignals are the signals that stop a run.
+func stopSignals() []os.Signal {
+	list := []os.Signal{os.Interrupt}
+	if runtime.GOOS != "windows" { // Windows has only os.Interrupt
+		list = append(list, syscall.SIGTERM)
+		if !signal.Ignored(syscall.SIGHUP) {
+			list = append(list, syscall.SIGHUP)
+		}
+	}
+	return list
+}
+
+// ignorePipe makes a write to a closed pipe fail, instead of ending the process.
+func ignorePipe() {
+	if runtime.GOOS != "windows" {
+		signal.Ignore(syscall.SIGPIPE)
+	}
 }
 
 // received returns the number of the signal that cancelled the context; 0 if there was none.

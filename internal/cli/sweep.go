@@ -47,7 +47,7 @@ Examples:
 
 func (c sweepCmd) Run(ctx context.Context, t *terminal) (err error) {
 	status := writers.NewStatusLine(t.err)
-	signals := catchSignals(ctx, func() {
+	signals := catchSignals(ctx, 0, func(int) {
 		status.Print("octet: stopping the runs; a second signal quits without saving")
 	})
 	defer signals.stop()

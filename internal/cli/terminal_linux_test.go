@@ -180,7 +180,8 @@ func TestLinesOfATerminal(t *testing.T) {
 		"train": {
 			"train --out run --steps 3 --data " + text + " " + strings.Join(small, " "),
 			"train --dry-run", "train --out run", "train --resume --out none", "train --recipe fp9", "train --no-such-flag",
-			"train --out " + other + " --data " + text, "train --backend emu:h200",
+			"train --out " + other + " --data " + text, "train --backend emu:h200", "train --rendezvous node1:29500",
+			"train --ranks 2 --backend " + processes + ":absent --out two --data " + text,
 		},
 		"sweep":           {"sweep " + sweeps + " -o swept", "sweep " + sweeps + " -o swept", "sweep " + sweeps + " -o run", "sweep none.toml -o x", "sweep " + sweeps},
 		"eval":            {"eval run", "eval none"},

@@ -8,9 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,12 +29,10 @@ type trainCmd struct {
 	DryRun      bool     `help:"Print the resolved configuration and stop."`
 	JSON        bool     `help:"Print the result as one JSON object, without a sample."`
 	MetricsAddr string   `placeholder:"HOST:PORT" help:"Serve Prometheus metrics at /metrics; a port alone listens on this machine only."`
+	Rendezvous  string   `placeholder:"HOST:PORT" help:"Where rank 0 listens for the other ranks, if a launcher starts them; default: the launcher's address."`
 	Profile     bool     `help:"Profile up to 5 steps op by op: print the time of each op and write trace.json into the run's folder."`
-	Rendezvous  string   `placeholder:"HOST:PORT" help:"Where rank 0 listens, for ranks that a launcher starts; default: what the launcher says."`
 	config.Flags
 	device
-
-	place *world.Place // among the ranks that a launcher started; nil if there is none
 }
 
 // Help returns the text that train --help adds.
@@ -51,70 +47,74 @@ Examples:
   octet train --resume=auto --out runs/mine    resume a run, or start it
   octet train --metrics-addr 9100              metrics for Prometheus
   octet train --profile                        the time of each op in a step
-  octet train runs/mine/config.toml            repeat a run`
+  octet train runs/mine/config.toml            repeat a run
+  octet train --ranks 8 --backend cuda         eight GPUs of this machine
+  srun octet train --backend cuda              ranks of a launcher`
 }
 
 func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
-	if c.place, err = findPlace(c.Rendezvous); err != nil {
+	m := &member{t: t}
+	if m.place, err = findPlace(c.Rendezvous); err != nil {
 		return badInput(err)
 	}
-	o, err := c.options(t)
+	o, err := c.options(t, m.place)
+	if err != nil && m.several() {
+		err = fmt.Errorf("rank %d: %w", m.place.Rank, err) // the others do not know it yet
+	}
 	if err != nil {
 		return badInput(err)
 	}
 	if c.DryRun {
-		spec, err := backend.SpecOf(o.Backend)
-		if err == nil {
-			_, err = train.NewJob(o.Config, spec)
-		}
+		return printConfig(m.quiet().out, o)
+	}
+	if !m.several() {
+		supervised, err := needsProcesses(o)
 		if err != nil {
 			return badInput(err)
 		}
-		text, err := config.Marshal(o.Config)
-		if err != nil {
-			return badInput(err)
+		if supervised {
+			return t.supervise(o.Config.Train.Ranks)
 		}
-		_, err = io.WriteString(t.out, wrapComments(string(text), columnsOf(t.out)))
-		return err
 	}
-	if processes, err := supervised(c.place, o); err != nil {
-		return badInput(err)
-	} else if processes {
-		return supervise(t, o.Config.Train.Ranks)
-	}
-	if c.place == nil || c.place.Rank == 0 {
-		return c.run(ctx, t, o)
-	}
-	silent := *t // rank 0 reports
-	silent.out, silent.err = io.Discard, io.Discard
-	return c.run(ctx, &silent, o)
+	return m.ended(c.run(ctx, m, o))
 }
 
-// run trains, as one rank if a launcher started this process.
-func (c trainCmd) run(ctx context.Context, t *terminal, o run.Options) (err error) {
+// printConfig checks a configuration and prints it.
+func printConfig(w io.Writer, o run.Options) error {
+	spec, err := backend.SpecOf(o.Backend)
+	if err == nil {
+		_, err = train.NewJob(o.Config, spec)
+	}
+	if err != nil {
+		return badInput(err)
+	}
+	text, err := config.Marshal(o.Config)
+	if err != nil {
+		return badInput(err)
+	}
+	_, err = io.WriteString(w, wrapComments(string(text), columnsOf(w)))
+	return err
+}
+
+// run trains the rank of this process, or all ranks.
+func (c trainCmd) run(ctx context.Context, m *member, o run.Options) error {
+	t := m.quiet()
 	status := writers.NewStatusLine(t.err)
-	signals := catchSignals(ctx, func() {
+	signals := catchSignals(ctx, m.repeats(), func(number int) {
 		status.Print("octet: stopping; a second signal quits without saving")
+		m.interrupted(number)
 	})
 	defer signals.stop()
 	o.Save = signals.save
 	start := time.Now()
-	if c.place != nil {
-		if !c.place.Supervised() {
-			fmt.Fprintf(prose(t.err), "octet: %v\n", c.place)
-		}
-		if o.Group, err = join(signals.ctx, *c.place, o); err != nil {
-			return ofRank(*c.place, nil, badInput(err))
-		}
-		o.Hung = func(lost *world.Lost) {
-			fmt.Fprintf(prose(t.err), "octet: %v; this process waits for its device and ends: resume from the last checkpoint with --resume\n", lost)
-			os.Exit(lost.Code)
-		}
-		defer func() { err = ofRank(*c.place, o.Group, errors.Join(err, leave(o.Group))) }()
+	unnamed := c.Out == ""
+	err := m.join(signals.ctx, &o, unnamed)
+	var r *run.Run
+	if err == nil {
+		r, err = c.start(signals.ctx, t, o, unnamed && !m.several())
 	}
-	r, err := c.start(signals.ctx, t, o)
-	if s := signals.received(); s != 0 && err != nil {
-		fmt.Fprintln(t.err, "octet: stopped before the first step; nothing was changed")
+	if s := signals.received(); s != 0 && err != nil && m.lost(nil) == nil {
+		t.printStoppedEarly()
 		return stopped{128 + s}
 	}
 	if errors.Is(err, run.ErrRunExists) {
@@ -123,7 +123,16 @@ func (c trainCmd) run(ctx context.Context, t *terminal, o run.Options) (err erro
 	if err != nil {
 		return badInput(err)
 	}
-	return t.closed(c.train(t, r, status, signals, start), r.Close())
+	m.starting.Store(nil)
+	if m.place.Rank > 0 {
+		return t.closed(m.train(signals.ctx, r, signals), r.Close())
+	}
+	return t.closed(c.train(t, m, r, status, signals, start), r.Close())
+}
+
+// printStoppedEarly prints that a signal stopped the run before its first step.
+func (t *terminal) printStoppedEarly() {
+	fmt.Fprintln(t.err, "octet: stopped before the first step; nothing was changed")
 }
 
 // closed joins the error of closing to the command's error. If the command's error only
@@ -136,7 +145,7 @@ func (t *terminal) closed(err, closing error) error {
 }
 
 // options reads the command line, or the configuration of the run to resume.
-func (c trainCmd) options(t *terminal) (o run.Options, err error) {
+func (c trainCmd) options(t *terminal, p world.Place) (o run.Options, err error) {
 	o = run.Options{Dir: c.Out, Backend: c.Backend, Threads: c.Threads, Profile: c.Profile, MetricsAddr: c.MetricsAddr, Version: version(), Sources: t.sources}
 	if err := c.check(); err != nil {
 		return o, err
@@ -153,25 +162,18 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 			return o, errors.New("--resume auto is two arguments: write --resume=auto")
 		}
 		if c.Resume == resumeAuto {
-			o.Config, o.Resume, err = autoConfig(c.Out, args)
-			if err == nil {
-				err = placeRanks(&o.Config, c.place, nil)
-			}
+			o.Config, o.Resume, err = autoConfig(c.Out, args, p)
 			return o, err
 		}
 		o.Resume = true
-		o.Config, err = resumedConfig(c.Out, args)
-		if err == nil {
-			err = placeRanks(&o.Config, c.place, nil)
-		}
+		o.Config, err = resumedConfig(c.Out, args, p)
 		return o, err
 	}
 	loaded, err := config.New(args)
 	if err != nil {
 		return o, err
 	}
-	o.Config = loaded.Config
-	if err := placeRanks(&o.Config, c.place, slices.Concat(loaded.FromFile, loaded.FromCommand)); err != nil {
+	if o.Config, err = withRanks(loaded, args.File, p); err != nil {
 		return o, err
 	}
 	if o.Dir == "" {
@@ -185,8 +187,9 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 // second.
 const announceAfter = 700 * time.Millisecond
 
-// start opens the run and prints the first line: the backend and why it was chosen.
-func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.Run, error) {
+// start opens the run and prints the first line: the backend and why it was chosen. With
+// numbered, it appends a number to the name of a folder that another run took.
+func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options, numbered bool) (*run.Run, error) {
 	driver, device, err := backend.Find(o.Backend)
 	if err != nil {
 		return nil, err
@@ -202,20 +205,20 @@ func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.R
 		return func() { timer.Stop() }
 	}
 	timer := time.AfterFunc(announceAfter, announce)
-	r, err := startNumbered(ctx, o, c.Out == "")
+	r, err := startNumbered(ctx, o, numbered)
 	if !timer.Stop() || err == nil {
 		announce()
 	}
 	return r, err
 }
 
-// startNumbered starts a run. If the user named no folder and another run of the same
-// second took the default name, startNumbered appends a number to it.
-func startNumbered(ctx context.Context, o run.Options, unnamed bool) (*run.Run, error) {
+// startNumbered starts a run. With numbered, it appends a number to the name of the folder if
+// another run of the same second took the default name.
+func startNumbered(ctx context.Context, o run.Options, numbered bool) (*run.Run, error) {
 	name := o.Dir
 	for n := 2; ; n++ {
 		r, err := run.Start(ctx, o)
-		if !unnamed || !errors.Is(err, run.ErrRunExists) && !errors.Is(err, checkpoint.ErrLocked) {
+		if !numbered || !errors.Is(err, run.ErrRunExists) && !errors.Is(err, checkpoint.ErrLocked) {
 			return r, err
 		}
 		o.Dir = fmt.Sprintf("%s-%d", name, n)
@@ -252,7 +255,7 @@ func (t *terminal) backendReason(name string, chosen backend.Driver) string {
 	return strings.Join(absent, ", ") + doctor
 }
 
-func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, signals *signals, start time.Time) error {
+func (c trainCmd) train(t *terminal, m *member, r *run.Run, status *writers.StatusLine, signals *signals, start time.Time) error {
 	var header bytes.Buffer
 	if err := printHeader(&header, r, writers.Columns(t.err)); err != nil {
 		return err
@@ -298,19 +301,19 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		}
 	})
 	status.Done()
-	caught := signals.received()
-	if i, ok := errors.AsType[run.Interrupt](trainErr); ok && caught == 0 {
-		caught = i.Signal // of another rank
-	}
-	if trainErr != nil && !(caught != 0 && errors.Is(trainErr, context.Canceled)) {
+	caught, trainErr := m.finish(r, signals.received(), trainErr)
+	if trainErr != nil {
 		if errors.Is(trainErr, run.ErrResumable) {
 			trainErr = fmt.Errorf("%w with %s train --resume --out %s", trainErr, shellQuote(t.name), shellQuote(r.Dir))
 		}
 		return trainErr
 	}
-	if caught != 0 && (last.Step > 0 || trainErr != nil) { // ranks above 0 have no reports
+	if caught != 0 && last.Step > 0 {
 		printStopped(t, r, last)
 		return stopped{128 + caught}
+	}
+	if c.place != nil && c.place.Rank > 0 {
+		return nil // rank 0 prints the result, and may still write the last checkpoint
 	}
 	elapsed := time.Since(start)
 	out := &stdout{to: t.out}

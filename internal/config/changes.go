@@ -22,10 +22,17 @@ func (k key) affectsResults() bool {
 
 // Values returns the keys of a resolved config that affect the results of a run, each with
 // its value in TOML. A checkpoint stores them for Changes.
-func Values(c train.Config) (map[string]string, error) {
+func Values(c train.Config) (map[string]string, error) { return values(c, key.affectsResults) }
+
+// AllValues returns all keys of a resolved config, each with its value in TOML.
+func AllValues(c train.Config) (map[string]string, error) {
+	return values(c, func(key) bool { return true })
+}
+
+func values(c train.Config, has func(key) bool) (map[string]string, error) {
 	values := map[string]string{}
 	for _, k := range allKeys {
-		if !k.affectsResults() {
+		if !has(k) {
 			continue
 		}
 		text, err := inline(k.name, k.field(&c))

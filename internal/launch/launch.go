@@ -3,7 +3,6 @@
 package launch
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"sync"
 	"syscall"
 	"time"
 
@@ -32,25 +30,28 @@ type Options struct {
 	Grace time.Duration
 }
 
-// Run starts the ranks and returns the exit status of the run when all have ended: that of the
-// lowest rank that failed by itself, or 128 and the signal's number if signals ended all that
-// failed.
+// Run starts the ranks and returns the exit status of the run when all have ended: that of rank 0,
+// or of the rank that was the first to fail by itself. If a signal ended the ranks that failed,
+// the status is CodeFailed, or 128 and the signal's number if Run passed that signal on.
 func Run(o Options) (status int, err error) {
 	address, listener, err := world.Loopback()
 	if err != nil {
 		return 0, err
 	}
 	g := &group{Options: o, exits: make(chan exit, o.Ranks)}
-	lines := &lineWriter{to: o.Err}
+	g.lines = newLines(o.Err)
 	for rank := range o.Ranks {
 		c := exec.Command(o.Command[0], o.Command[1:]...)
 		c.Env = append(os.Environ(), world.Environment(rank, o.Ranks, address)...)
 		c.SysProcAttr = ofRank()
 		c.Stdout, c.Stderr = o.Out, o.Err
 		if rank > 0 {
-			w := lines.of(rank)
+			w := &prefixed{to: g.lines, prefix: fmt.Sprintf("[%d] ", rank)}
 			c.Stdout, c.Stderr = w, w
-		} else if listener != nil {
+		} else if _, direct := o.Err.(*os.File); !direct {
+			c.Stderr = g.lines
+		}
+		if rank == 0 && listener != nil {
 			c.ExtraFiles = []*os.File{listener}
 			c.Env = append(c.Env, world.InheritedListener)
 		}
@@ -71,11 +72,13 @@ type group struct {
 	Options
 	running []*os.Process // by rank; nil for those that have ended
 	exits   chan exit
+	lines   *lines
+	passed  syscall.Signal // the last one of Signals
 }
 
 type exit struct {
-	rank, status int
-	signal       syscall.Signal // that ended the process; 0: none
+	rank, process, status int
+	signal                syscall.Signal // that ended the process; 0: none
 }
 
 // start starts a rank from a thread of its own, which waits for it: on Linux the rank ends with
@@ -90,7 +93,10 @@ func (g *group) start(rank int, c *exec.Cmd) error {
 			return
 		}
 		_ = c.Wait() // the status says more
-		e := exit{rank: rank, status: c.ProcessState.ExitCode()}
+		if p, ok := c.Stderr.(*prefixed); ok {
+			p.flush()
+		}
+		e := exit{rank: rank, process: c.Process.Pid, status: c.ProcessState.ExitCode()}
 		if w, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 			e.signal = w.Signal()
 		}
@@ -115,31 +121,30 @@ func (g *group) signal(s os.Signal) {
 // wait returns the status of the run when all ranks have ended.
 func (g *group) wait() int {
 	grace := cmp.Or(g.Grace, 10*time.Second)
-	var failed, killed *exit
+	var v verdict
 	var late <-chan time.Time
 	next := []os.Signal{syscall.SIGTERM, os.Kill} // sent when late fires
-	ending := 0
+	stops := 0
 	for left := len(g.running); left > 0; {
 		select {
 		case e := <-g.exits:
 			left--
 			g.running[e.rank] = nil
-			switch {
-			case e.status == 0:
+			if e.status == 0 {
 				continue
-			case e.signal != 0 && (killed == nil || e.rank < killed.rank):
-				killed = &e
-			case e.signal == 0 && (failed == nil || e.rank < failed.rank):
-				failed = &e
+			}
+			if len(next) == 2 { // what follows SIGTERM says nothing about the run
+				g.judge(&v, e)
 			}
 			if late == nil {
 				late = time.After(grace)
 			}
 		case s := <-g.Signals:
+			g.passed, _ = s.(syscall.Signal)
 			if s == os.Interrupt || s == syscall.SIGTERM {
-				ending++
+				stops++
 			}
-			if ending > 2 {
+			if stops > 2 {
 				s = os.Kill
 			}
 			g.signal(s)
@@ -150,45 +155,29 @@ func (g *group) wait() int {
 			}
 		}
 	}
+	return cmp.Or(v.first, v.other, v.killed)
+}
+
+// verdict is the status of the run, as far as ranks have failed; 0: none.
+type verdict struct {
+	first  int // of rank 0
+	other  int // of the rank that was the first to fail by itself
+	killed int // of the rank that was the first to be killed
+}
+
+// judge records how a rank failed. It prints which rank a signal has ended, unless Run passed
+// that signal on.
+func (g *group) judge(v *verdict, e exit) {
 	switch {
-	case failed != nil:
-		return failed.status
-	case killed != nil:
-		return 128 + int(killed.signal)
+	case e.signal != 0 && e.signal == g.passed:
+		v.killed = cmp.Or(v.killed, 128+int(e.signal))
+	case e.signal != 0:
+		g.lines.line(fmt.Sprintf("[%d] ", e.rank), fmt.Appendf(nil, "process %d was ended by a signal: %v", e.process, e.signal))
+		v.killed = cmp.Or(v.killed, world.CodeFailed)
+	default:
+		if e.rank == 0 {
+			v.first = e.status
+		}
+		v.other = cmp.Or(v.other, e.status)
 	}
-	return 0
-}
-
-// lineWriter writes the lines of several ranks.
-type lineWriter struct {
-	mu sync.Mutex
-	to io.Writer
-}
-
-// of returns a writer that puts the rank before each line.
-func (l *lineWriter) of(rank int) io.Writer {
-	return &prefixed{l: l, prefix: fmt.Sprintf("[%d] ", rank)}
-}
-
-type prefixed struct {
-	l      *lineWriter
-	prefix string
-	rest   []byte // of a line without its end
-}
-
-func (p *prefixed) Write(text []byte) (int, error) {
-	p.rest = append(p.rest, text...)
-	end := bytes.LastIndexByte(p.rest, '\n')
-	if end < 0 {
-		return len(text), nil
-	}
-	var out []byte
-	for line := range bytes.Lines(p.rest[:end+1]) {
-		out = append(append(out, p.prefix...), line...)
-	}
-	p.rest = append(p.rest[:0], p.rest[end+1:]...)
-	p.l.mu.Lock()
-	defer p.l.mu.Unlock()
-	_, err := p.l.to.Write(out)
-	return len(text), err
 }
