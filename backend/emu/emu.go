@@ -75,7 +75,11 @@ func Open(model string, o backend.Options) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := pool.New(max(1, s.Threads/o.Group.SharingProcessors()))
+	sharing, err := sharingProcessors(o.Group)
+	if err != nil {
+		return nil, err
+	}
+	p := pool.New(max(1, s.Threads/sharing))
 	s.Threads = p.Size() // the pool has no more workers than there are processors
 	if g.processes != nil {
 		g.processes.pool = p

@@ -19,6 +19,7 @@ type transport interface {
 	AllToAll(ctx context.Context, send []byte, sendParts []libmpi.Part, recv []byte, recvParts []libmpi.Part) error
 	AllGather(ctx context.Context, send, recv []byte, parts []libmpi.Part) error
 	Stop(cause error)
+	Err() error
 	Close(ctx context.Context) error
 }
 
@@ -46,7 +47,7 @@ const (
 // have the same bits as group's: reductions combine the ranks in ascending order. One kernel
 // runs at a time.
 type processes struct {
-	transport
+	counted
 	pool     *pool.Pool
 	received []float32 // all ranks' parts of one piece
 }
@@ -54,7 +55,7 @@ type processes struct {
 // newProcesses returns collectives over a transport; its pool is set later.
 func newProcesses(t transport) *processes {
 	// A part is rounded up to whole elements.
-	return &processes{transport: t, received: make([]float32, pieceBytes/4+t.Size())}
+	return &processes{counted: counted{transport: t}, received: make([]float32, pieceBytes/4+t.Size())}
 }
 
 // fail returns the error of a collective: ErrDeviceLost, or the context's.

@@ -176,6 +176,12 @@ func (l local) Stop(cause error) {
 	l.all.Broadcast()
 }
 
+func (l local) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
+}
+
 func (l local) Close(context.Context) error { return nil }
 
 func (l local) AllToAll(_ context.Context, send []byte, sendParts []libmpi.Part, recv []byte, recvParts []libmpi.Part) error {

@@ -30,6 +30,9 @@ func InRank() bool { return os.Getenv(inRank) != "" }
 // RealMPI reports whether ranks use a real MPI library and launcher instead of stand-ins.
 func RealMPI() bool { return os.Getenv(mpiexec) != "" }
 
+// Launcher returns the command line of the real launcher.
+func Launcher() []string { return strings.Fields(os.Getenv(mpiexec)) }
+
 // RankTest is the part of *testing.T that RunRanks needs.
 type RankTest interface {
 	T
@@ -54,7 +57,7 @@ func RunRanks(t RankTest, n int, variables ...string) []Exit {
 	binary := []string{os.Args[0], "-test.run=" + pattern, "-test.bench=" + pattern, "-test.benchtime=1x", "-test.timeout=2m"}
 	environment := append(os.Environ(), append(variables, inRank+"=1")...)
 	if RealMPI() {
-		return run(t, environment, 1, func(int) []string { return nil }, append(append(strings.Fields(os.Getenv(mpiexec)), "-n", fmt.Sprint(n)), binary...))
+		return run(t, environment, 1, func(int) []string { return nil }, append(append(Launcher(), "-n", fmt.Sprint(n)), binary...))
 	}
 	file := filepath.Join(t.TempDir(), "mpi")
 	exits := run(t, environment, n, func(rank int) []string { return MPIRank(t, file, rank, n) }, binary)

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,9 +24,11 @@ import (
 	"octet/csrc/standin"
 )
 
-// mpiRun is the processes of a run over the stand-in for MPI.
+// mpiRun is the processes of a run over the stand-in for MPI, or, if OCTET_TEST_MPIEXEC names a
+// launcher, the process of the launcher.
 type mpiRun struct {
 	t       *testing.T
+	id      string // a setting of the environment
 	ranks   []*exec.Cmd
 	outputs []*syncBuffer
 	status  []int
@@ -33,15 +37,27 @@ type mpiRun struct {
 // startMPI starts a rank of a command line in each process. own returns more arguments of a rank.
 func startMPI(t *testing.T, ranks int, own func(rank int) []string, args ...string) *mpiRun {
 	t.Helper()
-	m := &mpiRun{t: t, status: make([]int, ranks)}
 	file := filepath.Join(t.TempDir(), "mpi")
-	for rank := range ranks {
-		c := exec.Command(os.Args[0], append(append([]string{}, args...), own(rank)...)...)
-		c.Env = append(append(os.Environ(), asCommand+"=1"), standin.MPIRank(t, file, rank, ranks)...)
+	m := &mpiRun{t: t, id: "OCTET_TEST_RUN=" + file}
+	start := func(environment []string, command ...string) {
+		c := exec.Command(command[0], command[1:]...)
+		c.Env = append(append(os.Environ(), asCommand+"=1", m.id), environment...)
 		out := new(syncBuffer)
 		c.Stdout, c.Stderr = out, out
 		require.NoError(t, c.Start())
-		m.ranks, m.outputs = append(m.ranks, c), append(m.outputs, out)
+		m.ranks, m.outputs, m.status = append(m.ranks, c), append(m.outputs, out), append(m.status, 0)
+	}
+	var launch []string
+	for rank := range ranks {
+		command := slices.Concat([]string{os.Args[0]}, args, own(rank))
+		if standin.RealMPI() {
+			launch = append(append(launch, ":", "-n", "1"), command...)
+		} else {
+			start(standin.MPIRank(t, file, rank, ranks), command...)
+		}
+	}
+	if launch != nil {
+		start(nil, append(standin.Launcher(), launch[1:]...)...)
 	}
 	t.Cleanup(func() {
 		for _, c := range m.ranks {
@@ -49,6 +65,25 @@ func startMPI(t *testing.T, ranks int, own func(rank int) []string, args ...stri
 		}
 	})
 	return m
+}
+
+// signal sends a signal to a rank.
+func (m *mpiRun) signal(rank int, s syscall.Signal) {
+	if !standin.RealMPI() {
+		_ = m.ranks[rank].Process.Signal(s)
+		return
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	require.NoError(m.t, err)
+	for _, name := range files {
+		text, _ := os.ReadFile(name)
+		list := strings.Split(string(text), "\x00")
+		if slices.Contains(list, m.id) && slices.Contains(list, fmt.Sprint("PMI_RANK=", rank)) {
+			pid, err := strconv.Atoi(strings.Split(name, "/")[2])
+			require.NoError(m.t, err)
+			_ = syscall.Kill(pid, s)
+		}
+	}
 }
 
 func same(int) []string { return nil }
@@ -113,7 +148,7 @@ func TestProcessesOverMPI(t *testing.T) {
 				succeed(t, mpiArgs(text, want, 6, recipe, stage)...)
 				m := startMPI(t, 4, same, mpiArgs(text, got, 6, recipe, stage)...)
 				m.wait(-1)
-				require.Equal(t, make([]int, 4), m.status, "%v", m)
+				require.Equal(t, make([]int, len(m.ranks)), m.status, "%v", m)
 				require.Empty(t, m.errors())
 				sameRun(t, want, got)
 				require.FileExists(t, filepath.Join(got, "logs", "rank-00003.log"))
@@ -155,12 +190,12 @@ func TestFaultsOfProcesses(t *testing.T) {
 			}, time.Minute, 5*time.Millisecond, "%v", m)
 			time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond)
 			victim, stopped := rand.IntN(4), -1
-			_ = m.ranks[victim].Process.Signal(fault)
-			if fault == syscall.SIGSTOP {
+			m.signal(victim, fault)
+			if fault == syscall.SIGSTOP && !standin.RealMPI() {
 				stopped = victim
 			}
 			took := m.wait(stopped)
-			if m.status[(victim+1)%4] != 0 { // the run was not done before
+			if m.status[(victim+1)%len(m.ranks)] != 0 { // the run was not done before
 				m.requireFault(t, fault, victim, took)
 				requireIntact(t, dir)
 				succeed(t, "train", "--resume", "--out", dir, "--backend", "emu")
@@ -179,10 +214,16 @@ func (m *mpiRun) requireFault(t *testing.T, fault syscall.Signal, victim int, to
 	if fault == syscall.SIGTERM {
 		status = 128 + int(syscall.SIGTERM)
 	}
+	if standin.RealMPI() && fault != syscall.SIGTERM {
+		status = int(syscall.SIGKILL) // mpiexec kills all
+	}
 	for rank := range m.status {
-		if rank != victim || fault == syscall.SIGTERM {
+		if rank != victim || fault == syscall.SIGTERM || standin.RealMPI() {
 			require.Equal(t, status, m.status[rank], "%v", m)
 		}
+	}
+	if standin.RealMPI() && fault == syscall.SIGKILL {
+		return // mpiexec may kill the rank that would report
 	}
 	list := m.errors()
 	if fault == syscall.SIGTERM {
@@ -210,7 +251,7 @@ func TestProcessesThatDiffer(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	m := startMPI(t, 4, func(rank int) []string { return []string{fmt.Sprint("seed=", 1+rank/3)} }, mpiArgs(corpus(t, 12_000), dir, 4, "bf16", 0)...)
 	require.Less(t, m.wait(-1), 10*time.Second)
-	require.Equal(t, []int{2, 2, 2, 2}, m.status, "%v", m)
+	require.Equal(t, slices.Repeat([]int{2}, len(m.ranks)), m.status, "%v", m)
 	require.Len(t, m.errors(), 1, "%v", m)
 	require.Contains(t, m.errors()[0], "rank 3 on ")
 	require.Contains(t, m.errors()[0], "its seed differs: 2, rank 0 on ")
