@@ -220,7 +220,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// Fail of rank 0 returns when all ranks were told why the group ended, the process that ended it: the
+// Fail of rank 0 returns when all ranks were told why the group ended, whichever rank ended it: the
 // process of rank 0 ends then.
 func TestFailAfterTheEnd(t *testing.T) {
 	for range 20 {
