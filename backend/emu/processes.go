@@ -113,7 +113,7 @@ func Exit(status int) {
 	}
 	stopIfLost(w, t)
 	if t.Err() != nil {
-		time.Sleep(linger(t.Rank()))
+		time.Sleep(linger(w))
 		exitMPI(status)
 	}
 	const closing = 10 * time.Second // until all ranks have ended as they should
@@ -125,12 +125,13 @@ func Exit(status int) {
 	exitMPI(status)
 }
 
-// linger is how long a rank of a group that failed lives on, because launchers kill all ranks when
-// the first one ends. Ranks 0 and 1 report the error, and detect a silent rank up to two seconds
-// later than others.
-func linger(rank int) time.Duration {
-	if rank <= 1 {
-		return time.Second
+// linger is how long a rank of a group that ended lives on, because launchers kill all ranks when
+// the first one ends. If rank 0 is gone, rank 1 reports the error, and may notice the loss up to
+// two seconds later than others.
+func linger(w *world.Group) time.Duration {
+	lost, ok := errors.AsType[*world.Lost](w.Err())
+	if ok && lost.Rank == 0 && lost.Gone && w.Rank() > 1 {
+		return 3 * time.Second
 	}
-	return 3 * time.Second
+	return time.Second
 }
