@@ -51,9 +51,6 @@ func newGroup(w *world.Group) (*group, error) {
 		}
 		return p
 	}
-	if w == nil {
-		return &group{sharedMemory: create().(*sharedMemory)}, nil
-	}
 	p, inProcess := w.Shared(create).(*sharedMemory)
 	if !inProcess {
 		return joinProcesses(w)

@@ -168,12 +168,19 @@ func (g *Group) AtOp(n int) {
 // Waits records that this rank waits for the others in a collective, until Continues. A rank
 // that waits is not blamed for a stall.
 func (g *Group) Waits(collective *string) {
+	if g == nil {
+		return
+	}
 	g.collective.Store(collective)
 	g.waiting.Store(true)
 }
 
 // Continues records that this rank no longer waits.
-func (g *Group) Continues() { g.waiting.Store(false) }
+func (g *Group) Continues() {
+	if g != nil {
+		g.waiting.Store(false)
+	}
+}
 
 // maxData is the maximum size of a rank's data in a message, in bytes. More data takes several
 // round trips.

@@ -40,8 +40,12 @@ type shared struct {
 func (g *Group) InProcess() bool { return g == nil || g.shared != nil }
 
 // Shared returns a value that all ranks have in common if they are in one process: the first
-// call creates it. It returns nil if the ranks are processes.
+// call creates it. It returns nil if the ranks are processes. Each call on a nil Group creates a
+// value.
 func (g *Group) Shared(create func() any) any {
+	if g == nil {
+		return create()
+	}
 	if g.shared == nil {
 		return nil
 	}

@@ -4,11 +4,13 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
 	"octet/backend/conformance"
+	"octet/backend/world"
 	"octet/fp8"
 )
 

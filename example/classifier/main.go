@@ -116,11 +116,10 @@ func fit(ctx context.Context, name string) (losses []float64, weights [][]byte, 
 	m.lossAndGrads(micro)
 	opt.Update(update)
 
-	devices, err := backend.Open("emu", backend.Options{})
+	dev, err := backend.Open("emu", backend.Options{})
 	if err != nil {
 		return nil, nil, err
 	}
-	dev := devices[0]
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	loaded, err := backend.Load(dev, calibrate.Program, prepare.Program, micro.Program, update.Program)
 	if err != nil {

@@ -312,9 +312,6 @@ func (c trainCmd) train(t *terminal, m *member, r *run.Run, status *writers.Stat
 		printStopped(t, r, last)
 		return stopped{128 + caught}
 	}
-	if c.place != nil && c.place.Rank > 0 {
-		return nil // rank 0 prints the result, and may still write the last checkpoint
-	}
 	elapsed := time.Since(start)
 	out := &stdout{to: t.out}
 	var err error
