@@ -49,14 +49,11 @@ const (
 type processes struct {
 	counted
 	pool     *pool.Pool
-	received []float32 // all ranks' parts of one piece
+	received []float32 // all ranks' parts of one piece; kernels share it
 }
 
 // newProcesses returns collectives over a transport; its pool is set later.
-func newProcesses(t transport) *processes {
-	// A part is rounded up to whole elements.
-	return &processes{counted: counted{transport: t}, received: make([]float32, pieceBytes/4+t.Size())}
-}
+func newProcesses(t transport) *processes { return &processes{counted: counted{transport: t}} }
 
 // fail returns the error of a collective: ErrDeviceLost, or the context's.
 func (p *processes) fail(ctx context.Context, err error) error {
@@ -81,7 +78,11 @@ type reduction struct {
 	stride       int
 }
 
-func (p *processes) reduction(how backend.Reduction) *reduction {
+// reduction returns a reduction of pieces whose parts have at most n elements.
+func (p *processes) reduction(how backend.Reduction, n int) *reduction {
+	if n *= p.Size(); n > len(p.received) {
+		p.received = make([]float32, n)
+	}
 	r := &reduction{processes: p, max: how == backend.ReduceMax, combine: simd.Add}
 	if r.max {
 		r.combine = simd.MaxMagnitudes
@@ -138,10 +139,11 @@ func (r *reduction) exchange(ctx context.Context, x, mine, result []float32) err
 
 // allReduce returns a kernel that combines x over the ranks in place.
 func (p *processes) allReduce(x []float32, how backend.Reduction) kernel {
-	r := p.reduction(how)
 	if 4*len(x)*p.Size() <= gatheredBytes {
+		r := p.reduction(how, len(x))
 		return func(ctx context.Context) error { return r.gathered(ctx, x) }
 	}
+	r := p.reduction(how, pool.CeilDiv(min(len(x), pieceBytes/4), p.Size()))
 	return func(ctx context.Context) error {
 		for piece := range chunks(len(x), pieceBytes/4) {
 			if err := r.piece(ctx, x[piece.from:piece.to]); err != nil {
@@ -187,9 +189,10 @@ func (r *reduction) piece(ctx context.Context, x []float32) error {
 // reduceScatter returns a kernel that sums x over the ranks, of which out receives this
 // rank's part. x has one part of len(out) for each rank.
 func (p *processes) reduceScatter(out, x []float32) kernel {
-	r, n := p.reduction(backend.ReduceSum), len(out)
+	n, size := len(out), pieceBytes/4/p.Size()
+	r := p.reduction(backend.ReduceSum, min(n, size))
 	return func(ctx context.Context) error {
-		for piece := range chunks(n, pieceBytes/4/r.Size()) {
+		for piece := range chunks(n, size) {
 			for rank := range r.send {
 				r.send[rank] = libmpi.Part{Offset: 4 * (rank*n + piece.from), Bytes: 4 * (piece.to - piece.from)}
 			}
