@@ -102,6 +102,15 @@ func (g *group) lost() error {
 	return nil
 }
 
+// BytesSent returns the bytes that collectives have sent to other processes. Ranks of one process
+// share memory and send none.
+func (d *device) BytesSent() int64 {
+	if d.group.processes == nil {
+		return 0
+	}
+	return d.group.processes.sent.Load()
+}
+
 // Exit ends the process with a status if it uses MPI, and returns at once if it does not. A
 // launcher may end all ranks when it misses MPI's own end of a process.
 func Exit(status int) {
