@@ -24,6 +24,39 @@ type transport interface {
 	Close(ctx context.Context) error
 }
 
+// counted is a transport that counts what collectives send. For tensors of B bytes, n ranks and
+// equal parts, a rank sends
+//
+//	reduce-scatter  B (n-1)/n, its part to each rank
+//	all-gather      B (n-1)/n of the gathered tensor, the rank's part to each rank
+//	all-reduce      2 B (n-1)/n, as both; B (n-1) if n B is at most gatheredBytes
+//
+// A library may forward parts through other ranks; the total is the same.
+type counted struct {
+	transport
+	sent atomic.Int64 // bytes to other ranks
+}
+
+func (c *counted) AllToAll(ctx context.Context, send []byte, sendParts []libmpi.Part, recv []byte, recvParts []libmpi.Part) error {
+	err := c.transport.AllToAll(ctx, send, sendParts, recv, recvParts)
+	if err == nil {
+		for rank, p := range sendParts {
+			if rank != c.Rank() {
+				c.sent.Add(int64(p.Bytes))
+			}
+		}
+	}
+	return err
+}
+
+func (c *counted) AllGather(ctx context.Context, send, recv []byte, parts []libmpi.Part) error {
+	err := c.transport.AllGather(ctx, send, recv, parts)
+	if err == nil {
+		c.sent.Add(int64(parts[c.Rank()].Bytes) * int64(c.Size()-1))
+	}
+	return err
+}
+
 // broadcast copies rank 0's buffer to those of all ranks.
 func broadcast(ctx context.Context, t transport, buffer []byte) error {
 	n := len(buffer)
@@ -50,14 +83,11 @@ const (
 type processes struct {
 	counted
 	pool     *pool.Pool
-	received []float32 // all ranks' parts of one piece
+	received []float32 // all ranks' parts of one piece; kernels share it
 }
 
 // newProcesses returns collectives over a transport; its pool is set later.
-func newProcesses(t transport) *processes {
-	// A part is rounded up to whole elements.
-	return &processes{counted: counted{transport: t}, received: make([]float32, pieceBytes/4+t.Size())}
-}
+func newProcesses(t transport) *processes { return &processes{counted: counted{transport: t}} }
 
 // fail returns the error of a collective: ErrDeviceLost, or the context's.
 func (p *processes) fail(ctx context.Context, err error) error {
@@ -82,7 +112,11 @@ type reduction struct {
 	stride       int
 }
 
-func (p *processes) reduction(how backend.Reduction) *reduction {
+// reduction returns a reduction of pieces whose parts have at most n elements.
+func (p *processes) reduction(how backend.Reduction, n int) *reduction {
+	if n *= p.Size(); n > len(p.received) {
+		p.received = make([]float32, n)
+	}
 	r := &reduction{processes: p, max: how == backend.ReduceMax, combine: simd.Add}
 	if r.max {
 		r.combine = simd.MaxMagnitudes
@@ -139,10 +173,11 @@ func (r *reduction) exchange(ctx context.Context, x, mine, result []float32) err
 
 // allReduce returns a kernel that combines x over the ranks in place.
 func (p *processes) allReduce(x []float32, how backend.Reduction) kernel {
-	r := p.reduction(how)
 	if 4*len(x)*p.Size() <= gatheredBytes {
+		r := p.reduction(how, len(x))
 		return func(ctx context.Context) error { return r.gathered(ctx, x) }
 	}
+	r := p.reduction(how, pool.CeilDiv(min(len(x), pieceBytes/4), p.Size()))
 	return func(ctx context.Context) error {
 		for piece := range chunks(len(x), pieceBytes/4) {
 			if err := r.piece(ctx, x[piece.from:piece.to]); err != nil {
@@ -188,9 +223,10 @@ func (r *reduction) piece(ctx context.Context, x []float32) error {
 // reduceScatter returns a kernel that sums x over the ranks, of which out receives this
 // rank's part. x has one part of len(out) for each rank.
 func (p *processes) reduceScatter(out, x []float32) kernel {
-	r, n := p.reduction(backend.ReduceSum), len(out)
+	n, size := len(out), pieceBytes/4/p.Size()
+	r := p.reduction(backend.ReduceSum, min(n, size))
 	return func(ctx context.Context) error {
-		for piece := range chunks(n, pieceBytes/4/r.Size()) {
+		for piece := range chunks(n, size) {
 			for rank := range r.send {
 				r.send[rank] = libmpi.Part{Offset: 4 * (rank*n + piece.from), Bytes: 4 * (piece.to - piece.from)}
 			}
@@ -233,46 +269,4 @@ func chunks(n, size int) func(yield func(span) bool) {
 // bytesOf returns the memory of x.
 func bytesOf(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
-}
-
-// counted is a transport that counts what collectives send. For tensors of B bytes, n ranks and
-// equal parts, a rank sends
-//
-//	reduce-scatter  B (n-1)/n, its part to each rank
-//	all-gather      B (n-1)/n of the gathered tensor, the rank's part to each rank
-//	all-reduce      2 B (n-1)/n, as both; B (n-1) if n B is at most gatheredBytes
-//
-// A library may forward parts through other ranks; the total is the same.
-type counted struct {
-	transport
-	sent atomic.Int64 // bytes to other ranks
-}
-
-func (c *counted) AllToAll(ctx context.Context, send []byte, sendParts []libmpi.Part, recv []byte, recvParts []libmpi.Part) error {
-	err := c.transport.AllToAll(ctx, send, sendParts, recv, recvParts)
-	if err == nil {
-		for rank, p := range sendParts {
-			if rank != c.Rank() {
-				c.sent.Add(int64(p.Bytes))
-			}
-		}
-	}
-	return err
-}
-
-func (c *counted) AllGather(ctx context.Context, send, recv []byte, parts []libmpi.Part) error {
-	err := c.transport.AllGather(ctx, send, recv, parts)
-	if err == nil {
-		c.sent.Add(int64(parts[c.Rank()].Bytes) * int64(c.Size()-1))
-	}
-	return err
-}
-
-// BytesSent returns the bytes that collectives have sent to other processes. Ranks of one process
-// share memory and send none.
-func (d *device) BytesSent() int64 {
-	if d.group.processes == nil {
-		return 0
-	}
-	return d.group.processes.sent.Load()
 }

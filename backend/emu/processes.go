@@ -102,6 +102,15 @@ func (g *group) lost() error {
 	return nil
 }
 
+// BytesSent returns the bytes that collectives have sent to other processes. Ranks of one process
+// share memory and send none.
+func (d *device) BytesSent() int64 {
+	if d.group.processes == nil {
+		return 0
+	}
+	return d.group.processes.sent.Load()
+}
+
 // Exit ends the process with a status if it uses MPI, and returns at once if it does not. A
 // launcher may end all ranks when it misses MPI's own end of a process.
 func Exit(status int) {
@@ -113,7 +122,7 @@ func Exit(status int) {
 	}
 	stopIfLost(w, t)
 	if t.Err() != nil {
-		time.Sleep(linger(t.Rank()))
+		time.Sleep(linger(w))
 		exitMPI(status)
 	}
 	const closing = 10 * time.Second // until all ranks have ended as they should
@@ -125,12 +134,13 @@ func Exit(status int) {
 	exitMPI(status)
 }
 
-// linger is how long a rank of a group that failed lives on, because launchers kill all ranks when
-// the first one ends. Ranks 0 and 1 report the error, and detect a silent rank up to two seconds
-// later than others.
-func linger(rank int) time.Duration {
-	if rank <= 1 {
-		return time.Second
+// linger is how long a rank of a group that ended lives on, because launchers kill all ranks when
+// the first one ends. If rank 0 is gone, rank 1 reports the error, and may notice the loss up to
+// two seconds later than others.
+func linger(w *world.Group) time.Duration {
+	lost, ok := errors.AsType[*world.Lost](w.Err())
+	if ok && lost.Rank == 0 && lost.Gone && w.Rank() > 1 {
+		return 3 * time.Second
 	}
-	return 3 * time.Second
+	return time.Second
 }

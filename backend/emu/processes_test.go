@@ -222,7 +222,7 @@ func TestProcessorsOverMPI(t *testing.T) {
 
 // A launcher and MPI that disagree are an error before ranks wait for each other: the processes of
 // another MPI's launcher are worlds of one rank.
-func TestLauncherAndMPIDisagree(t *testing.T) {
+func TestLauncherThatDiffersOverMPI(t *testing.T) {
 	if !standin.InRank() {
 		standin.Succeeded(t, standin.RunRanks(t, 2))
 		return
@@ -235,7 +235,7 @@ func TestLauncherAndMPIDisagree(t *testing.T) {
 }
 
 // A rank that is lost before it initializes MPI ends those that wait for it there.
-func TestRankLostBeforeMPI(t *testing.T) {
+func TestRankLostBeforeInitOverMPI(t *testing.T) {
 	if standin.RealMPI() {
 		t.Skip("mpiexec ends the other ranks")
 	}
