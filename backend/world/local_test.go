@@ -44,7 +44,7 @@ func TestEachFails(t *testing.T) {
 			}
 			return fmt.Errorf("rank %d: %w", g.Rank(), err)
 		})
-		require.True(t, err == disk, "%v", err)
+		require.Equal(t, disk, err)
 		lost := requireLost(t, groups, failing, "the disk is full")
 		require.Equal(t, CodeFailed, lost.Code)
 	}
