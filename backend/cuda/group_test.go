@@ -130,6 +130,7 @@ func (p *pair) each(f func(rank int) error) error {
 func (p *pair) ends(t *testing.T, err error, words ...string) {
 	t.Helper()
 	for rank := range p.devices {
+		<-p.groups[rank].Done() // which the other rank may have ended a moment ago
 		_, read := p.read(rank)
 		for _, err := range []error{err, read, p.run[rank].Run(t.Context())} {
 			require.ErrorIs(t, err, backend.ErrDeviceLost)
