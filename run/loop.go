@@ -88,7 +88,7 @@ func (r *Run) train(ctx context.Context, report func(Progress)) error {
 		p, interrupted, err := r.step(ctx)
 		if err != nil {
 			w, _ := r.saver.result(true)
-			err = errors.Join(err, w.err)
+			err = r.cause(err, w.err)
 			r.records.log.Error("stopped", "step", r.Trainer.StepsDone(), "error", err.Error())
 			return r.withLastCheckpoint(err)
 		}

@@ -93,6 +93,25 @@ func (r *Run) fail(ctx context.Context, err error) {
 	r.group.Fail(code, err)
 }
 
+// settle is how long a rank whose step fails waits for the news that another rank is lost: when
+// a process ends, the collectives of the others may fail first.
+const settle = time.Second
+
+// cause returns why a step failed: the loss of another rank, which explains both errors, or the
+// errors of the step and of the checkpoint being written.
+func (r *Run) cause(stepErr, saveErr error) error {
+	if r.group.Err() == nil && !r.group.InProcess() {
+		select {
+		case <-r.group.Done():
+		case <-time.After(settle):
+		}
+	}
+	if lost, ok := errors.AsType[*world.Lost](r.group.Err()); ok && lost.Rank != r.rank() {
+		return lost
+	}
+	return errors.Join(stepErr, saveErr)
+}
+
 // hungAfter is how long a device may take to notice that its group has ended.
 const hungAfter = 5 * time.Second
 

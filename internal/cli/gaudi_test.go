@@ -239,9 +239,9 @@ func TestGaudiFailsInMidRun(t *testing.T) {
 	}
 }
 
-// ranks starts a run of two ranks, each in its own process, and returns after the first
-// checkpoint.
-func (m machine) ranks(text, dir string) (command *exec.Cmd, stderr *bytes.Buffer, workers []int) {
+// ranks starts a run of two ranks, each in its own process, and returns their process ids after
+// the first checkpoint.
+func (m machine) ranks(text, dir string) (command *exec.Cmd, stderr *bytes.Buffer, processes [2]int) {
 	m.t.Helper()
 	command, stderr = m.command(interrupted("te-delayed", 1000, text, dir, "train.ranks=2")...), new(bytes.Buffer)
 	command.Stderr = stderr
@@ -254,13 +254,14 @@ func (m machine) ranks(text, dir string) (command *exec.Cmd, stderr *bytes.Buffe
 	require.NoError(m.t, err)
 	for _, path := range threads {
 		for _, pid := range strings.Fields(read(m.t, path)) {
-			n, err := strconv.Atoi(pid)
+			_, after, found := strings.Cut(read(m.t, "/proc/"+pid+"/environ"), "\x00OCTET_RANK=")
+			require.True(m.t, found)
+			processes[after[0]-'0'], err = strconv.Atoi(pid)
 			require.NoError(m.t, err)
-			workers = append(workers, n)
 		}
 	}
-	require.Len(m.t, workers, 2)
-	return command, stderr, workers
+	require.NotContains(m.t, processes, 0)
+	return command, stderr, processes
 }
 
 // ended waits until a process has ended.
@@ -273,21 +274,21 @@ func ended(t *testing.T, pid int) {
 // leaves no process behind.
 func TestGaudiRankDiesInMidRun(t *testing.T) {
 	g, text, dir := newGaudi(t).with("STANDIN_GAUDI2=2"), corpus(t, 8_000), filepath.Join(t.TempDir(), "run")
-	run, stderr, workers := g.ranks(text, dir)
-	require.NoError(t, syscall.Kill(workers[1], syscall.SIGKILL))
+	run, stderr, processes := g.ranks(text, dir)
+	require.NoError(t, syscall.Kill(processes[1], syscall.SIGKILL))
 	require.Error(t, run.Wait())
 	require.Equal(t, exitFailed, run.ProcessState.ExitCode())
 	require.Regexp(t, `rank 1 on [^:]*: its connection closed: the process ended, or the network failed; the last checkpoint is .*/step-\d+: resume the run with octet train --resume --out .*$`, g.sentence(stderr.String()))
-	ended(t, workers[0])
+	ended(t, processes[0])
 
 	next := intactCheckpoints(t, dir)[0] + 2
 	g.succeed("train", "--resume", "--out", dir, "--backend", "gaudi", "--json", "--steps", fmt.Sprint(next))
 	require.Equal(t, next, intactCheckpoints(t, dir)[0])
 
-	killed, _, workers := g.ranks(text, filepath.Join(t.TempDir(), "killed"))
+	killed, _, processes := g.ranks(text, filepath.Join(t.TempDir(), "killed"))
 	require.NoError(t, killed.Process.Kill())
 	require.Error(t, killed.Wait())
-	for _, pid := range workers {
+	for _, pid := range processes {
 		ended(t, pid)
 	}
 }
