@@ -247,7 +247,12 @@ func (g *Group) round(ctx context.Context, x *exchanges, in lane, what string, m
 	case parts := <-x.gathered:
 		return parts, nil
 	case <-g.done:
-		return nil, g.Err()
+		select {
+		case parts := <-x.gathered: // complete before the group ended
+			return parts, nil
+		default:
+			return nil, g.Err()
+		}
 	case <-ctx.Done():
 		g.Fail(CodeFailed, fmt.Errorf("it stopped waiting in %s: %w", what, context.Cause(ctx)))
 		return nil, ctx.Err()

@@ -112,6 +112,36 @@ func TestFail(t *testing.T) {
 	}
 }
 
+// slowSender is a connection whose rank begins to wait late.
+type slowSender struct{ link }
+
+func (s slowSender) send(m message) error {
+	err := s.link.send(m)
+	if m.Kind == part {
+		time.Sleep(100 * time.Millisecond)
+	}
+	return err
+}
+
+// All ranks get the data of an exchange that was complete before a rank failed.
+func TestCompleteExchangeBeatsAFailure(t *testing.T) {
+	for range 8 {
+		a, toA := newLocal()
+		b, toB := newLocal()
+		newHub(quick, make([]string, 2), []link{toA, toB})
+		groups := []*Group{newGroup(Place{Size: 2}, slowSender{a}, quick), newGroup(Place{Rank: 1, Size: 2}, b, quick)}
+		each(groups, func(g *Group) {
+			all, err := g.Exchange(t.Context(), "data", []byte{byte(g.Rank())})
+			require.NoError(t, err)
+			require.Equal(t, [][]byte{{0}, {1}}, all)
+			if g.Rank() == 1 {
+				g.Fail(CodeFailed, errors.New("broken"))
+			}
+		})
+		requireLost(t, groups, 1, "broken")
+	}
+}
+
 // An exchange tells the step of its rank, without waiting for a sign of life.
 func TestExchangeTellsTheStep(t *testing.T) {
 	for name, open := range worlds {
