@@ -171,16 +171,20 @@ func (b *Base) CastWeights(p *Pass) {
 	b.Scales.clear(p.Program, true)
 	for _, w := range b.Params {
 		if w.Sharded() && w.whole != nil {
-			p.comm().Add(&backend.AllGather{X: w.Master, Out: w.paddedWhole})
+			p.allGather(w.Master, w.paddedWhole)
 		}
 	}
 	for _, e := range b.embeddings {
 		e.castTable(p)
 	}
+	amaxes := b.shardAmaxes(p)
 	for _, l := range b.linears {
 		if l.copies != nil {
-			l.castWeight(p.At(l.Scope))
+			l.castWeight(p.At(l.Scope), amaxes[l])
 		}
+	}
+	if b.Shards > 1 {
+		b.Scales.reduceWeights(p)
 	}
 	for _, l := range b.mlps {
 		l.prepare(p)

@@ -47,8 +47,7 @@ func (e *Embedding) castTable(p *Pass) {
 	if !e.castsIt {
 		return
 	}
-	q := p.At(e.scope)
-	q.Add(&backend.Quantize{X: q.gather(e.weight, "weight.whole"), Out: []backend.Cast{{Out: e.table}}})
+	p.At(e.scope).castWeight(e.weight, []backend.Cast{{Out: e.table}})
 }
 
 // Forward appends the rows of the tokens: [tokens, dim] in the compute format.

@@ -190,18 +190,14 @@ func (l *Linear) bindScales(s *Scales) {
 }
 
 // castWeight appends the casts from the master to the cached copies. They run in
-// every update and after loading. castWeight computes current scales;
-// Scales.update has already computed delayed ones.
-func (l *Linear) castWeight(p *Pass) {
-	q := &backend.Quantize{}
-	var amax *backend.Tensor
+// every update and after loading. castWeight computes current scales, from amax unless that is
+// nil; Scales.update has already computed delayed ones.
+func (l *Linear) castWeight(p *Pass, amax *backend.Tensor) {
+	var casts []backend.Cast
 	for i := range l.cached {
 		c, r, t := l.copies.casts[i], l.copies.recs[i], l.cached[i]
 		if t == l.weight.whole {
 			continue
-		}
-		if q.X == nil {
-			q.X = p.gather(l.weight, "weight.whole")
 		}
 		cast := c.cast(t)
 		if c.blockScaled() {
@@ -214,7 +210,7 @@ func (l *Linear) castWeight(p *Pass) {
 		case p.scaling(c) == recipe.Current:
 			if amax == nil {
 				amax = p.root.Temp(l.copies.name+".amax", fp8.F32, 1)
-				p.Add(&backend.Amax{X: q.X, Out: amax})
+				p.Add(&backend.Amax{X: l.weight.whole, Out: amax})
 			}
 			p.Add(&backend.UpdateScale{
 				History: amax, Seen: r.amax, Scale: r.scale, ScaleInv: r.scaleInv,
@@ -224,10 +220,10 @@ func (l *Linear) castWeight(p *Pass) {
 		default:
 			cast.Scale, cast.Amax = r.scale, r.amax
 		}
-		q.Out = append(q.Out, cast)
+		casts = append(casts, cast)
 	}
-	if len(q.Out) > 0 {
-		p.Add(q)
+	if len(casts) > 0 {
+		p.castWeight(l.weight, casts)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 // ZeRO: rank r holds the r-th of equal blocks of the master's rows, under the name of
 // the full tensor. Rows of zeros pad the last blocks if the number of ranks does not divide
 // that of rows. Gradients are computed in full and reduce-scattered to those rows.
-// Readers need all rows: casts all-gather the masters into temporaries, and a master
-// that micro-batches read directly has a persistent full copy.
+// Readers need all rows: each rank casts its rows, and all-gathers join the codes (gather.go);
+// a master that micro-batches read directly has a persistent full copy.
 type Param struct {
 	Name    string          // of a decoder: the name in Hugging Face's Llama
 	Shape   []int           // of the full tensor, padding rows included
@@ -122,18 +122,6 @@ func (p *Param) withoutPadding(t *backend.Tensor) *backend.Tensor {
 		return t
 	}
 	return t.RowRange(0, p.Shape[0])
-}
-
-// gather returns all rows of a weight: the persistent copy if there is one, else a
-// temp of this name, filled by an all-gather over the ranks.
-func (p *Pass) gather(w *Param, name string) *backend.Tensor {
-	if w.whole != nil {
-		return w.whole
-	}
-	t := p.Temp(name, w.Master.DType, w.paddedShape(p.Ranks)...)
-	t.Scale = w.Master.Scale
-	p.comm().Add(&backend.AllGather{X: w.Master, Out: t})
-	return w.withoutPadding(t)
 }
 
 // comm returns the program, which records nodes as collectives on their own queue.

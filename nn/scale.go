@@ -130,6 +130,13 @@ func (s *Scales) clear(p *backend.Program, weights bool) {
 	}
 }
 
+// reduceWeights all-reduces the maxima of weights, of which each rank has cast its rows.
+func (s *Scales) reduceWeights(p *Pass) {
+	if n := len(s.records) - s.firstWeight; n > 0 {
+		p.comm().Add(&backend.AllReduce{X: s.Amax.Slice("fp8.amax.weights", s.firstWeight, n), Reduce: backend.ReduceMax})
+	}
+}
+
 // update pushes the step's maxima into the history and chooses the scale of every
 // record from it, unit scales aside. Records of current scaling get a scale too,
 // which only frozen passes use. skip may be nil.

@@ -53,7 +53,7 @@ func (b *binder) reduceScatter(n *backend.Node, o *backend.ReduceScatter) ([]cal
 	return b.rendezvous(n, o.X, collective{kind: reduceScatter, from: b.address(o.X), to: b.address(o.Out), n: o.Out.Elems()}), nil
 }
 
-var _ = implementNode((*binder).allGather)
+var _ = implementNode((*binder).allGather, "X", "Out")
 
 func (b *binder) allGather(n *backend.Node, o *backend.AllGather) ([]call, error) {
 	if b.ranks > 0 && o.Out.Elems() != o.X.Elems()*b.ranks {

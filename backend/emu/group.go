@@ -188,7 +188,7 @@ func (b *binder) reduceScatter(node *backend.Node, o *backend.ReduceScatter) (ke
 	}), nil
 }
 
-var _ = implementOp(row{}, (*binder).allGather)
+var _ = implementOp(row{blockScaled: []string{"X", "Out"}}, (*binder).allGather)
 
 func (b *binder) allGather(node *backend.Node, o *backend.AllGather) (kernel, error) {
 	mine, out, ranks := offer{op: "allgather", bytes: b.bytes(o.X)}, b.bytes(o.Out), b.group.Size()

@@ -1,0 +1,111 @@
+package nn
+
+import (
+	"slices"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/recipe"
+)
+
+// This file casts weights whose masters the ranks share ([Param.Sharded]). GEMMs read all rows.
+// Each rank casts its own rows, and an all-gather moves the codes: a byte per element in FP8,
+// where a master in FP16 has two. The codes are those of a cast of the whole master, because
+// all ranks cast with the same scales.
+
+// gather returns all rows of a weight: the persistent copy if there is one, else a
+// temp of this name, filled by an all-gather over the ranks.
+func (p *Pass) gather(w *Param, name string) *backend.Tensor {
+	if w.whole != nil {
+		return w.whole
+	}
+	t := p.Temp(name, w.Master.DType, w.paddedShape(p.Ranks)...)
+	t.Scale = w.Master.Scale
+	p.allGather(w.Master, t)
+	return w.withoutPadding(t)
+}
+
+func (p *Pass) allGather(x, out *backend.Tensor) {
+	p.comm().Add(&backend.AllGather{X: x, Out: out})
+}
+
+// castWeight appends casts of a weight to copies of all rows.
+func (p *Pass) castWeight(w *Param, casts []backend.Cast) {
+	if w.whole != nil || !w.gathersCodes(casts, p.Ranks) {
+		p.Add(&backend.Quantize{X: p.gather(w, "weight.whole"), Out: casts})
+		return
+	}
+	own := slices.Clone(casts)
+	for i, c := range casts {
+		t := p.root.Temp(c.Out.Name+".shard", c.Out.DType, w.Master.Shape...)
+		t.Scale, t.Block, t.Outer = c.Out.Scale, c.Out.Block, c.Out.Outer
+		if c.ScaleInv != nil {
+			rows, cols := t.Block.ScaleShape(t.Rows(), t.Cols())
+			t.Scale = p.root.Temp(t.Name+".scale_inv", c.ScaleInv.DType, rows, cols)
+			own[i].ScaleInv = t.Scale
+		}
+		own[i].Out = t
+	}
+	p.Add(&backend.Quantize{X: w.Master, Out: own})
+	for i, c := range casts {
+		p.allGather(own[i].Out, c.Out)
+		if c.ScaleInv != nil {
+			p.allGather(own[i].ScaleInv, c.ScaleInv)
+		}
+	}
+}
+
+// gathersCodes reports whether the ranks gather the codes of a sharded weight's casts, not the
+// master. Codes must not have more bytes than the master, two of them no common byte, and the
+// ranks' rows no common block scale and no padding.
+func (w *Param) gathersCodes(casts []backend.Cast, ranks int) bool {
+	rows := w.Master.Rows()
+	if w.Shape[0] != ranks*rows {
+		return false
+	}
+	bytes := int64(0)
+	for _, c := range casts {
+		block := c.Out.Block
+		if c.ScaleInv != nil && c.ScaleInv.DType.IsQuantized() && !c.ScaleInv.DType.IsForScales() {
+			return false // such a tensor has a scale of its own in a program
+		}
+		if c.Out.DType.Size() == 0 || block != backend.PerTensor && (block.Rows == 0 || rows%block.Rows != 0) {
+			return false
+		}
+		if bytes += c.Out.Bytes(); c.ScaleInv != nil {
+			bytes += c.ScaleInv.Bytes()
+		}
+	}
+	return bytes <= int64(ranks)*w.Master.Bytes()
+}
+
+// shardAmaxes appends the amaxes of the sharded weights that have current scales, in one
+// all-reduce over the ranks, and returns them by layer: F32 [1].
+func (b *Base) shardAmaxes(p *Pass) map[*Linear]*backend.Tensor {
+	var layers []*Linear
+	for _, l := range b.linears {
+		if l.copies != nil && l.weight.whole == nil && l.hasCurrentScale(p) {
+			layers = append(layers, l)
+		}
+	}
+	if layers == nil {
+		return nil
+	}
+	packed, amaxes := p.Temp("weights.amax", fp8.F32, len(layers)), map[*Linear]*backend.Tensor{}
+	for i, l := range layers {
+		amaxes[l] = packed.Slice(l.copies.name+".amax", i, 1)
+		p.named(l.Scope).Add(&backend.Amax{X: l.weight.Master, Out: amaxes[l]})
+	}
+	p.comm().Add(&backend.AllReduce{X: packed, Reduce: backend.ReduceMax})
+	return amaxes
+}
+
+// hasCurrentScale reports whether a cached copy has a scale from the weight's own amax.
+func (l *Linear) hasCurrentScale(p *Pass) bool {
+	for i, c := range l.copies.casts {
+		if l.copies.recs[i] != nil && c.Scaling != recipe.Unit && p.scaling(c) == recipe.Current {
+			return true
+		}
+	}
+	return false
+}
