@@ -21,6 +21,7 @@ import (
 	"octet/csrc/libcuda"
 	"octet/csrc/standin"
 	"octet/fp8"
+	"octet/train"
 )
 
 // The conformance cases of collectives, with up to three ranks on stand-in GPUs, and
@@ -58,16 +59,32 @@ func TestRanksShareTheOptimizer(t *testing.T) {
 	standin.Set(t, "STANDIN_GPUS", "3")
 	for _, ranks := range []int{2, 3} {
 		c := small("fp8-smooth")
-		c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks, c.Optimizer.Clip = 1, 0, ranks, 0
-		want := steps(t, c, "cuda", 3)
-		c.Train.ZeroStage = 1
-		got := steps(t, c, "cuda", 3)
-		for i := range want {
-			require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, 0x1p-22)
-			want[i].GradNorm, want[i].Elapsed = got[i].GradNorm, got[i].Elapsed
-		}
-		require.Equal(t, want, got, "%d ranks", ranks)
+		c.Model.Layers, c.Train.Ranks = 1, ranks
+		sharingChangesNoBit(t, c)
 	}
+}
+
+// Ranks that gather the codes of weights with block scales gather the scales, too.
+func TestRanksShareBlockScaledWeights(t *testing.T) {
+	capable(t, 90, 130102)
+	standin.Set(t, "STANDIN_GPUS", "2")
+	c := compared("deepseek-v3")
+	c.Model.Dim, c.Model.FFN, c.Model.Layers, c.Data.Seq, c.Train.Ranks = 256, 256, 1, 32, 2
+	sharingChangesNoBit(t, c)
+}
+
+// sharingChangesNoBit requires that a few steps with ZeRO stage 1 equal those without.
+func sharingChangesNoBit(t *testing.T, c train.Config) {
+	t.Helper()
+	c.Train.HealthEvery, c.Optimizer.Clip = 0, 0
+	want := steps(t, c, "cuda", 3)
+	c.Train.ZeroStage = 1
+	got := steps(t, c, "cuda", 3)
+	for i := range want {
+		require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, 0x1p-22)
+		want[i].GradNorm, want[i].Elapsed = got[i].GradNorm, got[i].Elapsed
+	}
+	require.Equal(t, want, got, "%d ranks", c.Train.Ranks)
 }
 
 // pair is two ranks, each with a program that all-reduces x.

@@ -16,7 +16,8 @@ import (
 //   - FP8 matrix units of Ada and Hopper require k as the last dimension of both
 //     operands (cuBLASLt's TN). Any other operand X is replaced by a transposed
 //     copy X.t, which the op that writes X writes in the same pass: in addition
-//     to X, or instead of X if no other op reads X.
+//     to X, or instead of X if no other op reads X. After an all-gather, which
+//     casts nothing, a transpose of the codes follows.
 //   - What cuBLASLt has no epilogue for (row and column scales, FP8 output, a
 //     residual of another format) becomes an Epilogue op after a GEMM with FP32
 //     output.
@@ -175,7 +176,7 @@ func (l *lowering) declareCopies(programs []*backend.Program) error {
 				if o.Access == backend.In || !l.isTransposed[root] {
 					continue
 				}
-				if !casts(n.Op, func(t *backend.Tensor) bool { return t == root }) {
+				if g, ok := n.Op.(*backend.AllGather); !(ok && g.Out == root) && !casts(n.Op, func(t *backend.Tensor) bool { return t == root }) {
 					return unsupported(n, "an FP8 GEMM reads %s transposed, but the op that writes it has no cast that could write a transposed copy", o.Tensor)
 				}
 				written[root] = true
@@ -246,7 +247,26 @@ func (l *lowering) transpose(p *backend.Program) (*backend.Program, error) {
 			})
 		}
 		r.Add(n, op)
+		if o, ok := op.(*backend.AllGather); ok {
+			if c := l.gatheredCopy(o.Out); c != nil {
+				r.Add(n, &transpose{X: o.Out, Out: c})
+			}
+		}
 	})
+}
+
+// gatheredCopy returns the transposed copy of t, the result of an all-gather: of codes, or of
+// their block scales; nil if there is none.
+func (l *lowering) gatheredCopy(t *backend.Tensor) *backend.Tensor {
+	for _, root := range l.transposed {
+		switch {
+		case root == t:
+			return l.copies[root]
+		case root.Block != backend.PerTensor && root.Scale == t:
+			return l.copies[root].Scale
+		}
+	}
+	return nil
 }
 
 // copyOf returns the transposed copy of t; if t is a view, the corresponding view of its

@@ -222,6 +222,7 @@ var shapes = map[string]shape{
 	"activation":      tiles("activation", "elementwise.cu"),
 	"activation_grad": tiles("activation_grad", "elementwise.cu"),
 	"epilogue":        tiles("epilogue", "elementwise.cu"),
+	"transpose":       tiles("transpose", "transpose.cu"),
 	"fill": func(rows, cols int) Launches {
 		return Launches{Kernels: []Kernel{flat("fill", "elementwise.cu", ceilDiv(rows*cols, flatElems))}}
 	},
