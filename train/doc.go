@@ -46,12 +46,15 @@
 //
 // With train.zero_stage = 1, stage 1 of ZeRO (Rajbhandari et al. 2020), rank r holds
 // the r-th of equal blocks of rows of each matrix's master and moments, and of their
-// block scales. Rows of zeros pad the last blocks if ranks do not divide the rows. The last micro-batch reduce-scatters gradients to these rows, AdamW
-// updates them, and the casts of weights all-gather the masters. Cast weights,
-// vectors and per-tensor scales are replicated. The results equal those of replicated
-// state, except that the squared gradient norm is summed in another order, which
-// changes its last bits and, through clipping, the weights. Checkpoints hold full
-// tensors and do not depend on the sharding.
+// block scales. Rows of zeros pad the last blocks if ranks do not divide the rows. The
+// last micro-batch reduce-scatters gradients to these rows, and AdamW updates them. Each
+// rank casts its rows, and all-gathers join the codes: in FP8 half the bytes of masters in
+// FP16. Masters are gathered instead where codes would be larger or ranks do not divide
+// the rows, and for the w3 of per-channel Smooth-SwiGLU, which is cast in every
+// micro-batch. Cast weights, vectors and per-tensor scales are replicated. The results
+// equal those of replicated state, except that the squared gradient norm is summed in
+// another order, which changes its last bits and, through clipping, the weights.
+// Checkpoints hold full tensors and do not depend on the sharding.
 //
 // # Changes of recipe
 //

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
 	"octet/checkpoint"
+	"octet/fp8"
 	"octet/recipe"
 )
 
@@ -94,6 +96,33 @@ func TestRanksHoldShards(t *testing.T) {
 				require.Equal(t, want, x.Elems(), x.Name)
 			}
 		}
+	}
+}
+
+// Ranks that share FP16 masters gather the weights of linear layers as FP8 codes: half the bytes.
+// Five ranks do not divide the rows, and gather masters.
+func TestRanksGatherCodes(t *testing.T) {
+	for ranks, want := range map[int]fp8.DType{2: fp8.E4M3, 5: fp8.F16} {
+		c := small(t, "fp8-delayed")
+		c.Precision.Master = "f16"
+		j, err := NewJob(shared(c, ranks), backend.Spec{})
+		require.NoError(t, err)
+		gathered, codes, masters := 0, int64(0), int64(0)
+		for _, n := range j.Update.Nodes() {
+			if o, ok := n.Op.(*backend.AllGather); ok && strings.Contains(o.X.Name, "_proj.weight") {
+				require.Equal(t, want, o.X.DType, o.X.Name)
+				gathered++
+				codes += o.Out.Bytes()
+			}
+		}
+		for _, p := range j.Model.Params {
+			if p.Quantized {
+				gathered--
+				masters += int64(ranks) * p.Master.Bytes()
+			}
+		}
+		require.Zero(t, gathered, "one for each weight")
+		require.Equal(t, masters*int64(want.Size())/2, codes)
 	}
 }
 
