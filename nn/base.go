@@ -171,7 +171,7 @@ func (b *Base) CastWeights(p *Pass) {
 	b.Scales.clear(p.Program, true)
 	for _, w := range b.Params {
 		if w.Sharded() && w.whole != nil {
-			p.allGather(w.Master, w.paddedWhole)
+			p.gatherRows(w.Master, w.paddedWhole)
 		}
 	}
 	for _, e := range b.embeddings {

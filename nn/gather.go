@@ -21,11 +21,12 @@ func (p *Pass) gather(w *Param, name string) *backend.Tensor {
 	}
 	t := p.Temp(name, w.Master.DType, w.paddedShape(p.Ranks)...)
 	t.Scale = w.Master.Scale
-	p.allGather(w.Master, t)
+	p.gatherRows(w.Master, t)
 	return w.withoutPadding(t)
 }
 
-func (p *Pass) allGather(x, out *backend.Tensor) {
+// gatherRows appends the collective that joins the rows x of all ranks in out.
+func (p *Pass) gatherRows(x, out *backend.Tensor) {
 	p.comm().Add(&backend.AllGather{X: x, Out: out})
 }
 
@@ -48,9 +49,9 @@ func (p *Pass) castWeight(w *Param, casts []backend.Cast) {
 	}
 	p.Add(&backend.Quantize{X: w.Master, Out: own})
 	for i, c := range casts {
-		p.allGather(own[i].Out, c.Out)
+		p.gatherRows(own[i].Out, c.Out)
 		if c.ScaleInv != nil {
-			p.allGather(own[i].ScaleInv, c.ScaleInv)
+			p.gatherRows(own[i].ScaleInv, c.ScaleInv)
 		}
 	}
 }
