@@ -106,10 +106,14 @@ func (r *Run) cause(stepErr, saveErr error) error {
 		case <-time.After(settle):
 		}
 	}
-	if lost, ok := errors.AsType[*world.Lost](r.group.Err()); ok && lost.Rank != r.rank() {
-		return lost
+	lost, ok := errors.AsType[*world.Lost](r.group.Err())
+	if !ok || lost.Rank == r.rank() {
+		return errors.Join(stepErr, saveErr)
 	}
-	return errors.Join(stepErr, saveErr)
+	if !errors.Is(stepErr, lost) {
+		r.records.log.Warn("step failed", "error", stepErr.Error())
+	}
+	return lost
 }
 
 // hungAfter is how long a device may take to notice that its group has ended.
