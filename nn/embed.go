@@ -47,7 +47,7 @@ func (e *Embedding) castTable(p *Pass) {
 	if !e.castsIt {
 		return
 	}
-	p.At(e.scope).castWeight(e.weight, []backend.Cast{{Out: e.table}})
+	p.At(e.scope).castRows(e.weight, []backend.Cast{{Out: e.table}})
 }
 
 // Forward appends the rows of the tokens: [tokens, dim] in the compute format.

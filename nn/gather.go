@@ -5,7 +5,6 @@ import (
 
 	"octet/backend"
 	"octet/fp8"
-	"octet/recipe"
 )
 
 // This file casts weights whose masters the ranks share ([Param.Sharded]). GEMMs read all rows.
@@ -30,8 +29,8 @@ func (p *Pass) gatherRows(x, out *backend.Tensor) {
 	p.comm().Add(&backend.AllGather{X: x, Out: out})
 }
 
-// castWeight appends casts of a weight to copies of all rows.
-func (p *Pass) castWeight(w *Param, casts []backend.Cast) {
+// castRows appends casts of a weight to copies of all rows.
+func (p *Pass) castRows(w *Param, casts []backend.Cast) {
 	if w.whole != nil || !w.gathersCodes(casts, p.Ranks) {
 		p.Add(&backend.Quantize{X: p.gather(w, "weight.whole"), Out: casts})
 		return
@@ -48,30 +47,34 @@ func (p *Pass) castWeight(w *Param, casts []backend.Cast) {
 		own[i].Out = t
 	}
 	p.Add(&backend.Quantize{X: w.Master, Out: own})
+	// On the queue of the casts: on another one, the rows of all weights would stay allocated
+	// until the end of the program, since no later op of it reads the gathered codes.
+	q := p.Program.Phase(backend.Comm)
 	for i, c := range casts {
-		p.gatherRows(own[i].Out, c.Out)
+		q.Add(&backend.AllGather{X: own[i].Out, Out: c.Out})
 		if c.ScaleInv != nil {
-			p.gatherRows(own[i].ScaleInv, c.ScaleInv)
+			q.Add(&backend.AllGather{X: own[i].ScaleInv, Out: c.ScaleInv})
 		}
 	}
 }
 
-// gathersCodes reports whether the ranks gather the codes of a sharded weight's casts, not the
-// master. Codes must not have more bytes than the master, two of them no common byte, and the
-// ranks' rows no common block scale and no padding.
+// gathersCodes reports whether the ranks gather the codes of a sharded weight's casts; else they
+// gather the master.
 func (w *Param) gathersCodes(casts []backend.Cast, ranks int) bool {
 	rows := w.Master.Rows()
 	if w.Shape[0] != ranks*rows {
-		return false
+		return false // the last shard has padding, which the copies lack
 	}
 	bytes := int64(0)
 	for _, c := range casts {
 		block := c.Out.Block
-		if c.ScaleInv != nil && c.ScaleInv.DType.IsQuantized() && !c.ScaleInv.DType.IsForScales() {
-			return false // such a tensor has a scale of its own in a program
-		}
-		if c.Out.DType.Size() == 0 || block != backend.PerTensor && (block.Rows == 0 || rows%block.Rows != 0) {
-			return false
+		switch {
+		case c.Out.DType.Size() == 0:
+			return false // backend cuda does not transpose two codes in a byte
+		case block != backend.PerTensor && (block.Rows == 0 || rows%block.Rows != 0):
+			return false // a block scale spans rows of several ranks
+		case c.ScaleInv != nil && c.ScaleInv.DType.IsQuantized() && !c.ScaleInv.DType.IsForScales():
+			return false // an operand in such a format needs a scale, which block scales lack
 		}
 		if bytes += c.Out.Bytes(); c.ScaleInv != nil {
 			bytes += c.ScaleInv.Bytes()
@@ -80,13 +83,19 @@ func (w *Param) gathersCodes(casts []backend.Cast, ranks int) bool {
 	return bytes <= int64(ranks)*w.Master.Bytes()
 }
 
-// shardAmaxes appends the amaxes of the sharded weights that have current scales, in one
+// shardAmaxes appends the amaxes of the sharded weights that have current scales, with one
 // all-reduce over the ranks, and returns them by layer: F32 [1].
 func (b *Base) shardAmaxes(p *Pass) map[*Linear]*backend.Tensor {
 	var layers []*Linear
 	for _, l := range b.linears {
-		if l.copies != nil && l.weight.whole == nil && l.hasCurrentScale(p) {
-			layers = append(layers, l)
+		if l.copies == nil || l.weight.whole != nil {
+			continue
+		}
+		for i := range l.copies.casts {
+			if p.hasCurrentScale(l.copies, i) {
+				layers = append(layers, l)
+				break
+			}
 		}
 	}
 	if layers == nil {
@@ -99,14 +108,4 @@ func (b *Base) shardAmaxes(p *Pass) map[*Linear]*backend.Tensor {
 	}
 	p.comm().Add(&backend.AllReduce{X: packed, Reduce: backend.ReduceMax})
 	return amaxes
-}
-
-// hasCurrentScale reports whether a cached copy has a scale from the weight's own amax.
-func (l *Linear) hasCurrentScale(p *Pass) bool {
-	for i, c := range l.copies.casts {
-		if l.copies.recs[i] != nil && c.Scaling != recipe.Unit && p.scaling(c) == recipe.Current {
-			return true
-		}
-	}
-	return false
 }

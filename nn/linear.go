@@ -190,8 +190,8 @@ func (l *Linear) bindScales(s *Scales) {
 }
 
 // castWeight appends the casts from the master to the cached copies. They run in
-// every update and after loading. castWeight computes current scales, from amax unless that is
-// nil; Scales.update has already computed delayed ones.
+// every update and after loading. castWeight computes current scales from amax, or if that is
+// nil from the master's; Scales.update has already computed delayed ones.
 func (l *Linear) castWeight(p *Pass, amax *backend.Tensor) {
 	var casts []backend.Cast
 	for i := range l.cached {
@@ -207,7 +207,7 @@ func (l *Linear) castWeight(p *Pass, amax *backend.Tensor) {
 		case r == nil:
 		case c.Scaling == recipe.Unit:
 			cast.Amax = r.amax
-		case p.scaling(c) == recipe.Current:
+		case p.hasCurrentScale(l.copies, i):
 			if amax == nil {
 				amax = p.root.Temp(l.copies.name+".amax", fp8.F32, 1)
 				p.Add(&backend.Amax{X: l.weight.whole, Out: amax})
@@ -223,7 +223,7 @@ func (l *Linear) castWeight(p *Pass, amax *backend.Tensor) {
 		casts = append(casts, cast)
 	}
 	if len(casts) > 0 {
-		p.castWeight(l.weight, casts)
+		p.castRows(l.weight, casts)
 	}
 }
 

@@ -124,6 +124,12 @@ func (p *Pass) scaling(c Copy) recipe.Scaling {
 	return c.Scaling
 }
 
+// hasCurrentScale reports whether copy i of the slot has a scale for the whole tensor that is
+// chosen from the tensor's own amax.
+func (p *Pass) hasCurrentScale(s *Slot, i int) bool {
+	return s.recs[i] != nil && p.scaling(s.casts[i]) == recipe.Current
+}
+
 // cast returns the cast of copy i of the slot, whose scale is known before the op.
 func (p *Pass) cast(s *Slot, i int, t *backend.Tensor) backend.Cast {
 	c, r := s.casts[i], s.recs[i]

@@ -49,8 +49,9 @@
 // block scales. Rows of zeros pad the last blocks if ranks do not divide the rows. The
 // last micro-batch reduce-scatters gradients to these rows, and AdamW updates them. Each
 // rank casts its rows, and all-gathers join the codes: in FP8 half the bytes of masters in
-// FP16. Masters are gathered instead where codes would be larger or ranks do not divide
-// the rows, and for the w3 of per-channel Smooth-SwiGLU, which is cast in every
+// FP16. The masters are gathered instead if the codes have more bytes, if ranks do not
+// divide the rows or a block of rows with one scale, in FP4 and with block scales in such a
+// format as E4M3, and for the w3 of per-channel Smooth-SwiGLU, which is cast in every
 // micro-batch. Cast weights, vectors and per-tensor scales are replicated. The results
 // equal those of replicated state, except that the squared gradient norm is summed in
 // another order, which changes its last bits and, through clipping, the weights.

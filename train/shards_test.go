@@ -126,6 +126,19 @@ func TestRanksGatherCodes(t *testing.T) {
 	}
 }
 
+// A rank's rows of cast weights are freed after their gather: the arena of the update does not
+// grow with the number of layers.
+func TestGatheredRowsAreFreed(t *testing.T) {
+	arena := func(layers int) int64 {
+		c := small(t, "bf16")
+		c.Model.Layers = layers
+		j, err := NewJob(shared(c, 2), backend.Spec{})
+		require.NoError(t, err)
+		return backend.MakePlan(64, backend.PerOp, j.Update).Bytes
+	}
+	require.Equal(t, arena(2), arena(12))
+}
+
 // With clipping, the last bits of the norm affect the clip coefficient and so the weights.
 // After eight steps the losses still agree within 1e-4.
 func TestSharingWithClipping(t *testing.T) {
