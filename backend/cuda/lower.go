@@ -39,7 +39,7 @@ func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, err
 	}
 	lowered := make([]*backend.Program, len(programs))
 	for i, p := range programs {
-		q, err := l.transpose(p)
+		q, err := l.useCopies(p)
 		if err == nil {
 			q, err = split(q)
 		}
@@ -176,7 +176,9 @@ func (l *lowering) declareCopies(programs []*backend.Program) error {
 				if o.Access == backend.In || !l.isTransposed[root] {
 					continue
 				}
-				if g, ok := n.Op.(*backend.AllGather); !(ok && g.Out == root) && !casts(n.Op, func(t *backend.Tensor) bool { return t == root }) {
+				gather, ok := n.Op.(*backend.AllGather)
+				gathered := ok && gather.Out == root
+				if !gathered && !casts(n.Op, func(t *backend.Tensor) bool { return t == root }) {
 					return unsupported(n, "an FP8 GEMM reads %s transposed, but the op that writes it has no cast that could write a transposed copy", o.Tensor)
 				}
 				written[root] = true
@@ -214,8 +216,8 @@ func casts(op backend.Op, wanted func(*backend.Tensor) bool) bool {
 	return false
 }
 
-// transpose makes GEMMs read transposed copies, and casts write them.
-func (l *lowering) transpose(p *backend.Program) (*backend.Program, error) {
+// useCopies makes GEMMs read transposed copies, and casts and all-gathers write them.
+func (l *lowering) useCopies(p *backend.Program) (*backend.Program, error) {
 	read := map[*backend.Tensor]bool{} // by ops other than GEMMs that read the copy
 	for _, n := range p.Nodes() {
 		o, isMatMul := n.Op.(*backend.MatMul)

@@ -14,6 +14,7 @@ type transpose struct {
 func (o *transpose) Check(c *backend.Check) {
 	c.Matrix("Out", o.Out, o.X.Cols(), o.X.Rows())
 	c.That(o.X.DType == o.Out.DType, "X is %s, Out is %s", o.X, o.Out)
+	c.That(o.X.DType.Size() > 0, "X is %s, of which a byte holds two elements", o.X)
 }
 
 // Reference implements backend.CustomOp for tensors without scales.
