@@ -27,7 +27,7 @@ func Ops() []Op {
 		&CrossEntropy{}, &Sum{},
 		&SumSquares{}, &StepGate{}, &AdamW{},
 		&CastHealth{}, &RowCosine{},
-		&AllReduce{}, &ReduceScatter{}, &AllGather{},
+		&AllReduce{}, &ReduceScatter{}, &AllGather{}, &AllToAll{}, &SumParts{},
 	}
 }
 

@@ -1,5 +1,7 @@
 package backend
 
+import "octet/fp8"
+
 // Reduction selects how a collective combines the ranks' values.
 type Reduction uint8
 
@@ -48,5 +50,45 @@ func (o *AllGather) check() error {
 	var c checker
 	c.that(o.X.DType == o.Out.DType && o.Out.Elems()%o.X.Elems() == 0, "X is %s, Out is %s", o.X, o.Out)
 	c.that(o.X.Contiguous() && o.Out.Contiguous(), "X and Out must be contiguous")
+	return c.err
+}
+
+// AllToAll sends the r-th equal part of X to rank r: part r of Out is from rank r, bytes
+// unchanged.
+type AllToAll struct {
+	X   *Tensor `op:"in"`  // [ranks·n], any format
+	Out *Tensor `op:"out"` // [ranks·n]
+}
+
+func (o *AllToAll) check() error {
+	var c checker
+	c.that(o.X.DType == o.Out.DType && o.Out.Elems() == o.X.Elems(), "X is %s, Out is %s", o.X, o.Out)
+	c.that(o.X.Contiguous() && o.Out.Contiguous(), "X and Out must be contiguous")
+	return c.err
+}
+
+// SumParts adds the equal parts of X's rows, in FP32 and in ascending order. After an
+// AllToAll it completes a reduce-scatter of any format, whose bits do not depend on the order
+// in which a network adds. X may have a scale for each part (blocks of Out's rows), or scales
+// for each row or for blocks of a row.
+type SumParts struct {
+	X   *Tensor `op:"in"`  // [parts·rows, cols], a float format
+	Out *Tensor `op:"out"` // F32 [rows, cols]
+}
+
+func (o *SumParts) check() error {
+	var c checker
+	c.float("X", o.X)
+	c.that(!o.X.DType.IsForScales(), "X is %s, a format for scales only", o.X)
+	c.that(o.Out.DType == fp8.F32, "Out is %s, expected fp32", o.Out)
+	c.unscaled("Out", o.Out)
+	c.that(o.X.Cols() == o.Out.Cols() && o.X.Rows()%o.Out.Rows() == 0, "X is %s, Out is %s: the parts are not equal", o.X, o.Out)
+	block := o.X.Block
+	c.that(block.Rows <= 1 || block == ScaleBlock{Rows: o.Out.Rows()}, "X is %s with blocks of %s, expected a scale for each part of %d rows, or blocks within a row", o.X, block, o.Out.Rows())
+	c.that(block.Rows == 1 || block.Cols == 0, "X is %s with blocks of %s, expected blocks within a row", o.X, block)
+	c.that(o.X.Outer == nil, "X is %s with an outer scale, which differs between ranks", o.X)
+	if o.X.Scale != nil {
+		c.dtype("X.Scale", o.X.Scale, fp8.F32)
+	}
 	return c.err
 }

@@ -141,15 +141,3 @@ func (b *Base) DeclareGrads() {
 		}
 	}
 }
-
-// complete marks a gradient as final. In the last micro-batch it appends the
-// gradient's reduction over ranks, which overlaps the rest of the backward.
-func (p *Pass) complete(param *Param) {
-	switch {
-	case !p.Last || p.Ranks < 2:
-	case param.Sharded():
-		p.comm().Add(&backend.ReduceScatter{X: param.paddedGrad, Out: param.Reduced})
-	default:
-		p.comm().Add(&backend.AllReduce{X: param.Grad})
-	}
-}

@@ -3,6 +3,7 @@ package nn
 import (
 	"octet/backend"
 	"octet/fp8"
+	"octet/recipe"
 )
 
 // Mode selects where the casts of a pass get their scales.
@@ -37,6 +38,7 @@ type Pass struct {
 	Health     *Health // where casts and channels are measured; nil in training
 	headTokens int
 	compute    fp8.DType
+	reduce     recipe.Reduce
 	scales     *Scales
 	root       *backend.Program // for temps whose names are full paths
 }

@@ -84,6 +84,9 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 		fmt.Fprintln(t, "\tm2 > 0 is never stored as 0")
 	}
 	fmt.Fprintf(t, "optimizer, rest\tfp32\n")
+	if !r.Reduce.FP32() {
+		fmt.Fprintf(t, "gradients, ranks\t%s\n", r.Reduce)
+	}
 	if r.anyCast(layers, func(c Cast) bool { return c.Scaling == Delayed }) {
 		name := "delayed scaling"
 		for _, line := range r.describeDelayed() {

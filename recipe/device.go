@@ -19,7 +19,7 @@ type device struct {
 // no E5M2 by E5M2.
 //
 // For replaces E4M3 by the device's variant in operands, whose limit changes with it,
-// and in the optimizer's moments. Where the GEMM library does not support a GEMM's
+// in the optimizer's moments and in the gradients that ranks exchange. Where the GEMM library does not support a GEMM's
 // formats, For replaces E4M3 operands by E5M2: on a device that multiplies equal formats
 // only, dgrad and wgrad read copies of weight and input in the gradient's E5M2.
 //
@@ -103,6 +103,7 @@ func (r *Recipe) renameE4M3(to fp8.DType) (found bool) {
 	}
 	rename(&r.Optimizer.M1)
 	rename(&r.Optimizer.M2)
+	rename(&r.Reduce.DType)
 	return found
 }
 

@@ -204,6 +204,7 @@ type Recipe struct {
 
 	Smooth    Smooth
 	Optimizer Optimizer
+	Reduce    Reduce
 
 	History      int // amax history window of delayed scaling, in updates
 	Margin       int // binades that delayed scales of inputs keep free,
@@ -400,6 +401,9 @@ func (r Recipe) Validate() error {
 		}
 	}
 	if err := r.Optimizer.Validate(); err != nil {
+		return fmt.Errorf("recipe %s: %w", r.Name, err)
+	}
+	if err := r.Reduce.Validate(); err != nil {
 		return fmt.Errorf("recipe %s: %w", r.Name, err)
 	}
 	if err := r.Smooth.Validate(); err != nil {

@@ -102,6 +102,7 @@ func effects(weights, otherText string) map[string]effect {
 	lateFactors := func(c *train.Config) {
 		c.Recipe, c.Precision.SmoothScaling = "fp8-smooth", "delayed"
 	}
+	sharing := func(c *train.Config) { c.Train.Ranks, c.Train.ZeroStage = 2, 1 }
 	diverging := func(c *train.Config) {
 		c.Optimizer.LR, c.Optimizer.Schedule, c.Optimizer.Warmup, c.Optimizer.Clip = 1e38, "constant", 0, 0
 	}
@@ -157,13 +158,18 @@ func effects(weights, otherText string) map[string]effect {
 		},
 		"optimizer.clip": {see: programs, edit: func(c *train.Config) { c.Optimizer.Clip = 2 }},
 
-		"precision.master":         {see: programs, edit: func(c *train.Config) { c.Precision.Master = "fp16" }},
-		"precision.m1":             {see: programs, edit: func(c *train.Config) { c.Precision.M1 = "e4m3" }},
-		"precision.m2":             {see: programs, edit: func(c *train.Config) { c.Precision.M2 = "e5m2" }},
-		"precision.rounding":       {see: programs, edit: func(c *train.Config) { c.Precision.Rounding = "nearest" }, base: smooth},
-		"precision.state_pow2":     {see: programs, edit: func(c *train.Config) { c.Precision.StatePow2 = new(true) }, base: smooth},
-		"precision.state_block":    {see: programs, edit: func(c *train.Config) { c.Precision.StateBlock = new(256) }, base: smooth},
-		"precision.floor_v":        {see: programs, edit: func(c *train.Config) { c.Precision.FloorV = new(false) }, base: smooth},
+		"precision.master":      {see: programs, edit: func(c *train.Config) { c.Precision.Master = "fp16" }},
+		"precision.m1":          {see: programs, edit: func(c *train.Config) { c.Precision.M1 = "e4m3" }},
+		"precision.m2":          {see: programs, edit: func(c *train.Config) { c.Precision.M2 = "e5m2" }},
+		"precision.rounding":    {see: programs, edit: func(c *train.Config) { c.Precision.Rounding = "nearest" }, base: smooth},
+		"precision.state_pow2":  {see: programs, edit: func(c *train.Config) { c.Precision.StatePow2 = new(true) }, base: smooth},
+		"precision.state_block": {see: programs, edit: func(c *train.Config) { c.Precision.StateBlock = new(256) }, base: smooth},
+		"precision.floor_v":     {see: programs, edit: func(c *train.Config) { c.Precision.FloorV = new(false) }, base: smooth},
+		"precision.reduce":      {see: programs, edit: func(c *train.Config) { c.Precision.Reduce = "e4m3" }, base: sharing},
+		"precision.reduce_granularity": {see: programs, edit: func(c *train.Config) { c.Precision.ReduceGranularity = "tensor" }, base: func(c *train.Config) {
+			sharing(c)
+			c.Precision.Reduce = "e4m3"
+		}},
 		"precision.history":        {see: programs, edit: func(c *train.Config) { c.Precision.History = new(32) }, base: delayed},
 		"precision.margin":         {see: programs, edit: func(c *train.Config) { c.Precision.Margin = new(1) }, base: delayed},
 		"precision.weight_margin":  {see: programs, edit: func(c *train.Config) { c.Precision.WeightMargin = new(1) }, base: delayed},

@@ -88,22 +88,24 @@ type Optimizer struct {
 // Precision overrides fields of the recipe. A field that is not given (empty or
 // nil) comes from the recipe.
 type Precision struct {
-	Master        string `toml:"master,omitempty"`
-	M1            string `toml:"m1,omitempty"`
-	M2            string `toml:"m2,omitempty"`
-	Rounding      string `toml:"rounding,omitempty" doc:"of the optimizer state: nearest stochastic"`
-	StatePow2     *bool  `toml:"state_pow2,omitempty" doc:"scales of the optimizer state are powers of two"`
-	StateBlock    *int   `toml:"state_block,omitempty" doc:"elements per scale of the moments: 256; 0: one scale per tensor"`
-	FloorV        *bool  `toml:"floor_v,omitempty" doc:"positive second moments do not underflow to 0"`
-	History       *int   `toml:"history,omitempty" doc:"amax history window of delayed scales, in updates"`
-	Margin        *int   `toml:"margin,omitempty" doc:"binades that delayed scales of inputs keep free"`
-	WeightMargin  *int   `toml:"weight_margin,omitempty" doc:"the same for weights"`
-	GradMargin    *int   `toml:"grad_margin,omitempty" doc:"the same for gradients"`
-	ColdStart     *bool  `toml:"cold_start,omitempty" doc:"delayed scales start at 1, without a calibration"`
-	Smooth        string `toml:"smooth,omitempty" doc:"Smooth-SwiGLU form: none balanced linear product token token-linear"`
-	SmoothExact   *bool  `toml:"smooth_exact,omitempty" doc:"smoothing scales are not rounded to powers of two"`
-	SmoothScaling string `toml:"smooth_scaling,omitempty" doc:"smoothing scales: current, or delayed (from earlier updates)"`
-	SmoothMargin  *int   `toml:"smooth_margin,omitempty" doc:"binades by which delayed smoothing scales are larger"`
+	Master            string `toml:"master,omitempty"`
+	M1                string `toml:"m1,omitempty"`
+	M2                string `toml:"m2,omitempty"`
+	Rounding          string `toml:"rounding,omitempty" doc:"of the optimizer state: nearest stochastic"`
+	StatePow2         *bool  `toml:"state_pow2,omitempty" doc:"scales of the optimizer state are powers of two"`
+	StateBlock        *int   `toml:"state_block,omitempty" doc:"elements per scale of the moments: 256; 0: one scale per tensor"`
+	FloorV            *bool  `toml:"floor_v,omitempty" doc:"positive second moments do not underflow to 0"`
+	Reduce            string `toml:"reduce,omitempty" doc:"format in which ranks exchange gradients, if zero_stage is 1: fp32 bf16 e4m3 e5m2"`
+	ReduceGranularity string `toml:"reduce_granularity,omitempty" doc:"of the scales of these gradients: tensor row 1x128"`
+	History           *int   `toml:"history,omitempty" doc:"amax history window of delayed scales, in updates"`
+	Margin            *int   `toml:"margin,omitempty" doc:"binades that delayed scales of inputs keep free"`
+	WeightMargin      *int   `toml:"weight_margin,omitempty" doc:"the same for weights"`
+	GradMargin        *int   `toml:"grad_margin,omitempty" doc:"the same for gradients"`
+	ColdStart         *bool  `toml:"cold_start,omitempty" doc:"delayed scales start at 1, without a calibration"`
+	Smooth            string `toml:"smooth,omitempty" doc:"Smooth-SwiGLU form: none balanced linear product token token-linear"`
+	SmoothExact       *bool  `toml:"smooth_exact,omitempty" doc:"smoothing scales are not rounded to powers of two"`
+	SmoothScaling     string `toml:"smooth_scaling,omitempty" doc:"smoothing scales: current, or delayed (from earlier updates)"`
+	SmoothMargin      *int   `toml:"smooth_margin,omitempty" doc:"binades by which delayed smoothing scales are larger"`
 
 	Rows     []PrecisionRow `toml:"rows,omitempty" doc:"exceptions by layer, GEMM and operand; the first match wins"`
 	Schedule []RecipeChange `toml:"schedule,omitempty" doc:"changes of recipe during the run"`

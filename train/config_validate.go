@@ -267,6 +267,7 @@ func (v *validator) precision(p Precision) {
 		v.fail("precision.m2 = %q is another E4M3 variant than precision.m1 = %q, but a checkpoint's optimizer file can hold only one variant; use precision.m2 = %q", p.M2, p.M1, p.M1)
 	}
 	v.rounding("precision.rounding", p.Rounding)
+	v.reduce(p)
 	for _, f := range []struct {
 		key       string
 		value     *int
@@ -294,6 +295,21 @@ func (v *validator) precision(p Precision) {
 	for i, row := range p.Rows {
 		v.row(fmt.Sprintf("precision.rows[%d]", i), row)
 	}
+}
+
+func (v *validator) reduce(p Precision) {
+	if p.Reduce != "" {
+		d, err := fp8.ParseDType(p.Reduce)
+		if err == nil {
+			err = recipe.Reduce{DType: d}.Validate()
+		}
+		v.parsed("precision.reduce", err)
+	}
+	g, err := recipe.ParseGranularity(p.ReduceGranularity)
+	if err == nil {
+		err = recipe.Reduce{DType: fp8.E4M3, Granularity: g}.Validate()
+	}
+	v.parsed("precision.reduce_granularity", err)
 }
 
 func (v *validator) row(at string, r PrecisionRow) {

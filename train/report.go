@@ -85,7 +85,7 @@ type Exchange struct {
 	Program string `json:"program"`
 	Op      string `json:"op"`
 	Count   int    `json:"count"`
-	Bytes   int64  `json:"bytes"` // full size of the reduced, scattered or gathered tensors
+	Bytes   int64  `json:"bytes"` // full size of the tensors that all ranks reduce, scatter, gather or exchange
 }
 
 // Exchanges lists the collectives of a step's programs, with each variant of micro-batch once.
@@ -105,6 +105,8 @@ func (j *Job) Exchanges() (list []Exchange) {
 				op, whole = "reduce-scatter", o.X
 			case *backend.AllGather:
 				op, whole = "all-gather", o.Out
+			case *backend.AllToAll:
+				op, whole = "all-to-all", o.X
 			default:
 				continue
 			}

@@ -41,12 +41,14 @@ func Choices(r recipe.Recipe) RecipeChoices {
 	if r.Smooth.Smoothing == recipe.Delayed {
 		factors = recipe.Delayed
 	}
+	reduce := r.Reduce.Cast()
 	return RecipeChoices{
 		Activation: string(activation),
 		Precision: Precision{
 			Master: r.Optimizer.Master.String(), M1: r.Optimizer.M1.String(), M2: r.Optimizer.M2.String(),
 			Rounding:  r.Optimizer.Rounding.String(),
 			StatePow2: &r.Optimizer.Pow2, StateBlock: &r.Optimizer.Block, FloorV: &r.Optimizer.FloorV,
+			Reduce: reduce.DType.String(), ReduceGranularity: cmp.Or(reduce.Granularity, recipe.By(1, 128)).String(),
 			History: &r.History, Margin: &r.Margin, WeightMargin: &r.WeightMargin, GradMargin: &r.GradMargin,
 			ColdStart: &r.ColdStart,
 			Smooth:    r.Smooth.Form.String(), SmoothExact: &r.Smooth.Exact,
@@ -84,6 +86,9 @@ func (c *Config) Resolve() error {
 	}
 	if err := c.checkRotations(r, layers); err != nil {
 		return err
+	}
+	if !r.Reduce.FP32() && c.Train.Ranks > 1 && c.Train.ZeroStage == 0 {
+		return fmt.Errorf("precision.reduce = %q needs ranks that share the optimizer state: with train.zero_stage = 0 every rank needs all sums, which travel in FP32; use train.zero_stage = 1", c.Precision.Reduce)
 	}
 	if _, _, err := c.network(r, backend.NewVars()); err != nil { // casts that the layers cannot use
 		return err
@@ -149,6 +154,9 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	if err := c.overrideSmooth(&r.Smooth); err != nil {
 		return r, err
 	}
+	if err := c.overrideReduce(&r.Reduce); err != nil {
+		return r, err
+	}
 	override(&r.History, c.Precision.History)
 	override(&r.Margin, c.Precision.Margin)
 	override(&r.WeightMargin, c.Precision.WeightMargin)
@@ -205,6 +213,20 @@ func (c Config) overrideOptimizer(o *recipe.Optimizer) (err error) {
 	override(&o.Pow2, c.Precision.StatePow2)
 	override(&o.Block, c.Precision.StateBlock)
 	override(&o.FloorV, c.Precision.FloorV)
+	return nil
+}
+
+func (c Config) overrideReduce(r *recipe.Reduce) (err error) {
+	if c.Precision.Reduce != "" {
+		if r.DType, err = fp8.ParseDType(c.Precision.Reduce); err != nil {
+			return fmt.Errorf("precision.reduce: %w", err)
+		}
+	}
+	if c.Precision.ReduceGranularity != "" {
+		if r.Granularity, err = recipe.ParseGranularity(c.Precision.ReduceGranularity); err != nil {
+			return fmt.Errorf("precision.reduce_granularity: %w", err)
+		}
+	}
 	return nil
 }
 

@@ -139,6 +139,50 @@ func TestGatheredRowsAreFreed(t *testing.T) {
 	require.Equal(t, arena(2), arena(12))
 }
 
+// Ranks that exchange gradients in FP8 move a quarter of the bytes, and as many scales as 1/128 of
+// the elements. The losses stay near those of FP32.
+func TestRanksExchangeGradientCodes(t *testing.T) {
+	c := small(t, "bf16")
+	c.Train.MicroBatch, c.Train.Accumulate = 2, 2
+	wide := shared(c, 2)
+	c.Precision.Reduce = "e4m3"
+	narrow := shared(c, 2)
+	scattered := func(j *Job) (f32, codes, scales int64) {
+		for _, n := range j.Micro[Variant{Last: true}].Nodes() {
+			switch o := n.Op.(type) {
+			case *backend.ReduceScatter:
+				f32 += o.X.Bytes()
+			case *backend.AllToAll:
+				if o.X.DType == fp8.E4M3 {
+					codes += o.X.Bytes()
+				} else {
+					scales += o.X.Bytes()
+				}
+			}
+		}
+		return f32, codes, scales
+	}
+	all, few := newTrainer(t, wide, 2, false), newTrainer(t, narrow, 2, false)
+	before, _, _ := scattered(all.Job)
+	rest, codes, scales := scattered(few.Job)
+	quantized, blocks := int64(0), int64(0)
+	for _, p := range few.Model.Params {
+		if p.Quantized {
+			quantized += int64(p.Elems())
+			blocks += int64(p.Elems() / p.Cols()) // rows are shorter than 128
+		}
+	}
+	require.Equal(t, []int64{before - 4*quantized, quantized, 4 * blocks}, []int64{rest, codes, scales})
+
+	want, got := steps(t, all, 10), steps(t, few, 10)
+	require.NotEqual(t, want, got)
+	for i := range want {
+		require.InDelta(t, want[i].Loss, got[i].Loss, 5e-3, "step %d", i+1)
+	}
+	c.Train.Ranks = 2
+	require.ErrorContains(t, c.Resolve(), `precision.reduce = "e4m3" needs ranks that share the optimizer state`)
+}
+
 // With clipping, the last bits of the norm affect the clip coefficient and so the weights.
 // After eight steps the losses still agree within 1e-4.
 func TestSharingWithClipping(t *testing.T) {

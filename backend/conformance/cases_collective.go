@@ -42,6 +42,14 @@ func (s *suite) collectives() {
 				b.p.Add(&backend.AllGather{X: x, Out: b.given("out", d, make([]float64, 7*ranks), 7*ranks)})
 			}, "allgather/%s/%d", d, ranks)
 		}
+		for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3} {
+			s.addRanks(ranks, func(b *fixture) {
+				x := b.normal("x", d, 6*ranks)
+				out := b.given("out", d, make([]float64, 6*ranks), 6*ranks)
+				out.Scale = x.Scale
+				b.p.Add(&backend.AllToAll{X: x, Out: out})
+			}, "alltoall/%s/%d", d, ranks)
+		}
 	}
 	// Consecutive collectives over overlapping views of a packed tensor.
 	s.addRanks(2, func(b *fixture) {
@@ -50,4 +58,29 @@ func (s *suite) collectives() {
 		b.p.Add(&backend.AllReduce{X: packed.Slice("others", 11, 5)})
 		b.p.Add(&backend.AllReduce{X: packed.Slice("all", 0, 20), Reduce: backend.ReduceMax})
 	}, "allreduce/views")
+}
+
+func (s *suite) sumParts() {
+	const rows, cols = 5, 36
+	for _, parts := range []int{1, 2, 3, 8} {
+		for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3, fp8.E5M2} {
+			blocks := []backend.ScaleBlock{backend.PerTensor}
+			if d.IsQuantized() {
+				blocks = []backend.ScaleBlock{backend.PerTensor, {Rows: rows}, backend.PerRow, {Rows: 1, Cols: 16}}
+			}
+			for _, block := range blocks {
+				s.add(func(b *fixture) {
+					x := b.outliers(b.normal("x", d, parts*rows, cols), 7)
+					if x.Block = block; block != backend.PerTensor {
+						down, across := block.ScaleShape(parts*rows, cols)
+						x.Scale = b.positive("x.scales", down, across)
+						if b.values[x.Scale][0] = inf; parts > 1 {
+							b.values[x.Scale][down*across-1] = nan
+						}
+					}
+					b.p.Add(&backend.SumParts{X: x, Out: b.gapped("out", fp8.F32, rows, cols)})
+				}, "sumparts/%s/%s/%d", d, block, parts)
+			}
+		}
+	}
 }

@@ -53,6 +53,7 @@ func Cases() iter.Seq[Case] {
 	s.optimizer()
 	s.health()
 	s.collectives()
+	s.sumParts()
 	s.chains()
 	return slices.Values(s.cases)
 }

@@ -28,6 +28,7 @@ type transport interface {
 // equal parts, a rank sends
 //
 //	reduce-scatter  B (n-1)/n, its part to each rank
+//	all-to-all      B (n-1)/n, the same
 //	all-gather      B (n-1)/n of the gathered tensor, the rank's part to each rank
 //	all-reduce      2 B (n-1)/n, as both; B (n-1) if n B is at most gatheredBytes
 //
@@ -249,6 +250,21 @@ func (p *processes) allGather(out, x []byte, sizes []int) kernel {
 	}
 	return func(ctx context.Context) error {
 		if err := p.AllGather(ctx, x, out, parts); err != nil {
+			return p.fail(ctx, err)
+		}
+		return nil
+	}
+}
+
+// allToAll returns a kernel that sends part r of x to rank r, and receives the parts of all
+// ranks in out, in order of rank.
+func (p *processes) allToAll(out, x []byte) kernel {
+	parts, n := make([]libmpi.Part, p.Size()), len(x)/p.Size()
+	for rank := range parts {
+		parts[rank] = libmpi.Part{Offset: rank * n, Bytes: n}
+	}
+	return func(ctx context.Context) error {
+		if err := p.AllToAll(ctx, x, parts, out, parts); err != nil {
 			return p.fail(ctx, err)
 		}
 		return nil

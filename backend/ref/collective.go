@@ -65,6 +65,42 @@ var _ = implementCollective(
 	func(b *Backend, o *backend.AllGather) error { return b.checkShards(o.X, o.Out, o.X, o.Out) },
 )
 
+var _ = implementCollective(
+	func(o *backend.AllToAll) *backend.Tensor { return o.X },
+	func(b *Backend, o *backend.AllToAll, parts [][]float64) {
+		var out []float64
+		n := o.X.Elems() / b.group.Size()
+		for _, x := range parts {
+			out = append(out, x[b.group.Rank()*n:][:n]...)
+		}
+		b.put(o.Out, out)
+	},
+	func(b *Backend, o *backend.AllToAll) error {
+		if n := b.group.Size(); o.X.Elems()%n != 0 {
+			return fmt.Errorf("there are %d ranks, X is %s and Out is %s", n, o.X, o.Out)
+		}
+		return nil
+	},
+)
+
+var _ = implement((*Backend).sumParts)
+
+func (b *Backend) sumParts(o *backend.SumParts) {
+	n := o.Out.Elems()
+	var sum []float64
+	for part := range slices.Chunk(b.read(o.X), n) {
+		if sum == nil {
+			sum = make([]float64, n)
+			copy(sum, part)
+			continue
+		}
+		for i, x := range part {
+			sum[i] = b.fp32(b.fp32(sum[i]) + b.fp32(x))
+		}
+	}
+	b.store(o.Out, sum)
+}
+
 // checkShards refuses a whole that is not one shard for each rank.
 func (b *Backend) checkShards(shard, whole, x, out *backend.Tensor) error {
 	if whole.Elems() != shard.Elems()*b.group.Size() {

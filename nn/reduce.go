@@ -1,0 +1,64 @@
+package nn
+
+import (
+	"octet/backend"
+	"octet/fp8"
+)
+
+// This file reduces gradients over the ranks.
+
+// complete marks a gradient as final. In the last micro-batch it appends the
+// gradient's reduction over ranks, which overlaps the rest of the backward.
+func (p *Pass) complete(param *Param) {
+	switch {
+	case !p.Last || p.Ranks < 2:
+	case !param.Sharded():
+		p.comm().Add(&backend.AllReduce{X: param.Grad})
+	case param.Quantized && !p.reduce.FP32():
+		p.exchangeCodes(param)
+	default:
+		p.comm().Add(&backend.ReduceScatter{X: param.paddedGrad, Out: param.Reduced})
+	}
+}
+
+// exchangeCodes appends the reduce-scatter of a gradient in the recipe's format: each rank
+// casts its gradient, sends each rank the codes of that rank's rows, and adds those
+// that it receives, in FP32 and in order of rank.
+func (p *Pass) exchangeCodes(w *Param) {
+	c := Copy{Cast: p.reduce.Cast()}
+	c.Block.Rows, c.Block.Cols = c.Granularity.Block()
+	grad, name := w.paddedGrad, w.Name+".grad."+c.DType.String()
+	codes := p.root.Temp(name, c.DType, grad.Shape...)
+	parts := p.root.Temp(name+".parts", c.DType, grad.Shape...)
+	// On the queue of the casts, as for castRows: on another one, the codes of all layers
+	// would stay allocated until the end of the program.
+	q := p.Program.Phase(backend.Comm)
+	switch {
+	case !c.DType.IsQuantized():
+		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{c.cast(codes)}})
+	case c.blockScaled():
+		c.declareScale(codes, p.root.Temp)
+		c.declareScale(parts, p.root.Temp)
+		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{c.blockCast(codes)}})
+		q.Add(&backend.AllToAll{X: codes.Scale, Out: parts.Scale})
+	default:
+		cast := p.castCurrent(c, grad, codes)
+		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{cast}})
+		parts.Block = backend.ScaleBlock{Rows: w.Reduced.Rows()}
+		parts.Scale = p.root.Temp(parts.Name+".scale_inv", fp8.F32, p.Ranks, 1)
+		q.Add(&backend.AllGather{X: codes.Scale, Out: parts.Scale})
+	}
+	q.Add(&backend.AllToAll{X: codes, Out: parts})
+	p.Add(&backend.SumParts{X: parts, Out: w.Reduced})
+}
+
+// castCurrent appends the ops that choose a scale for t from the amax of x, and returns the
+// cast from x to t.
+func (p *Pass) castCurrent(c Copy, x, t *backend.Tensor) backend.Cast {
+	amax := p.root.Temp(t.Name+".amax", fp8.F32, 1)
+	scale := p.root.Temp(t.Name+".scale", fp8.F32, 1)
+	t.Scale = p.root.Temp(t.Name+".scale_inv", fp8.F32, 1)
+	p.Add(&backend.Amax{X: x, Out: amax})
+	p.Add(&backend.UpdateScale{History: amax, Scale: scale, ScaleInv: t.Scale, Limit: c.Limit(), Pow2: c.pow2()})
+	return backend.Cast{Out: t, Scale: scale}
+}
