@@ -75,6 +75,17 @@ func (b *binder) castHealth(n *backend.Node, o *backend.CastHealth) ([]call, err
 	return b.launches(l, append(args, b.of(o.Codes.Outer))), nil
 }
 
+var _ = implementNode((*binder).sumParts, "X")
+
+func (b *binder) sumParts(n *backend.Node, o *backend.SumParts) ([]call, error) {
+	if o.X.DType.Size() == 0 {
+		return nil, unsupported(n, "X is %s, of which a byte holds two elements", o.X)
+	}
+	rows, cols := o.X.Rows(), o.X.Cols()
+	args := b.args(o, rows, cols, o.Out.Rows(), cmp.Or(o.X.Block.Rows, rows), cmp.Or(o.X.Block.Cols, cols))
+	return b.launches(kernels.SumParts(o.Out.Rows(), cols), args), nil
+}
+
 var _ = implement((*binder).updateScale)
 
 func (b *binder) updateScale(o *backend.UpdateScale) ([]call, error) {

@@ -26,6 +26,7 @@ const (
 	allReduceMax                 // of the bit patterns of magnitudes
 	reduceScatter                // every rank gets a part of the sum
 	allGather
+	allToAll
 )
 
 // Collectives run on the stream of all other calls; the queues of their nodes are ignored.
@@ -60,6 +61,16 @@ func (b *binder) allGather(n *backend.Node, o *backend.AllGather) ([]call, error
 		return nil, unsupported(n, "with %d ranks, X is %s and Out is %s", b.ranks, o.X, o.Out)
 	}
 	return b.rendezvous(n, o.X, collective{kind: allGather, from: b.address(o.X), to: b.address(o.Out), n: int(o.X.Bytes())}), nil
+}
+
+var _ = implementNode((*binder).allToAll, "X", "Out")
+
+func (b *binder) allToAll(n *backend.Node, o *backend.AllToAll) ([]call, error) {
+	ranks := max(1, b.ranks)
+	if o.X.Bytes()%int64(ranks) != 0 {
+		return nil, unsupported(n, "with %d ranks, X is %s, whose parts are not equal", ranks, o.X)
+	}
+	return b.rendezvous(n, o.X, collective{kind: allToAll, from: b.address(o.X), to: b.address(o.Out), n: int(o.X.Bytes()) / ranks}), nil
 }
 
 // rendezvous gives a collective its name and mark.

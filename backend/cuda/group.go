@@ -297,6 +297,8 @@ func (d *device) communicate(c *collective, to, from libcuda.Ptr) error {
 		return d.comm.AllReduceMax(d.stream, to, c.n)
 	case reduceScatter:
 		return d.comm.ReduceScatterSum(d.stream, to, from, c.n)
+	case allToAll:
+		return d.comm.AllToAll(d.stream, to, from, c.n)
 	default:
 		return d.comm.AllGather(d.stream, to, from, c.n)
 	}

@@ -195,7 +195,11 @@ typedef struct { char internal[128]; } ncclUniqueId; // passed by value
 	X(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t, ncclResult_t *)) \
 	X(ncclResult_t, ncclAllReduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t)) \
 	X(ncclResult_t, ncclReduceScatter, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t)) \
-	X(ncclResult_t, ncclAllGather, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t))
+	X(ncclResult_t, ncclAllGather, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t)) \
+	X(ncclResult_t, ncclGroupStart, (void)) \
+	X(ncclResult_t, ncclGroupEnd, (void)) \
+	X(ncclResult_t, ncclSend, (const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)) \
+	X(ncclResult_t, ncclRecv, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t))
 // clang-format on
 
 #ifndef OCTET_CUDA_HEADERS

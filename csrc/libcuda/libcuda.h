@@ -174,5 +174,7 @@ enum octet_collective_kind { OCTET_SUM_F32, OCTET_MAX_I32, OCTET_SCATTER_SUM_F32
 
 octet_status octet_collective(const octet_device *d, const octet_nccl *api, octet_handle comm, octet_handle s,
 			enum octet_collective_kind what, uint64_t from, uint64_t to, size_t n);
+octet_status octet_all_to_all(const octet_device *d, const octet_nccl *api, octet_handle comm, octet_handle s, int ranks,
+			uint64_t from, uint64_t to, size_t n);
 
 #endif

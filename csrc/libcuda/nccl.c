@@ -69,3 +69,25 @@ octet_status octet_collective(const octet_device *d, const octet_nccl *api, octe
 	}
 	return (octet_status){0};
 }
+
+// A group of sends and receives: ncclAlltoAll exists from NCCL 2.28 on. An error of one of
+// them ends the group, whose own error would hide it.
+octet_status octet_all_to_all(const octet_device *d, const octet_nccl *api, octet_handle comm, octet_handle s, int ranks,
+			uint64_t from, uint64_t to, size_t n) {
+	const ncclComm_t c = (ncclComm_t)comm;
+	const cudaStream_t stream = (cudaStream_t)s;
+	octet_status status = {0};
+	ENTER(d);
+	TRY(api, ncclGroupStart);
+	for (int rank = 0; rank < ranks && !status.code; rank++) {
+		int code = (int)api->ncclSend((const void *)(from + rank * n), n, ncclUint8, rank, c, stream);
+		if (code)
+			status = (octet_status){"ncclSend", code};
+		else if ((code = (int)api->ncclRecv((void *)(to + rank * n), n, ncclUint8, rank, c, stream)))
+			status = (octet_status){"ncclRecv", code};
+	}
+	const int code = (int)api->ncclGroupEnd();
+	if (!status.code && code)
+		status = (octet_status){"ncclGroupEnd", code};
+	return status;
+}

@@ -24,6 +24,8 @@ type Comm struct {
 	d    *Device
 	lib  nccl
 	comm C.octet_handle
+
+	ranks int
 }
 
 // oldestNCCL is the first version whose calls can be captured.
@@ -56,7 +58,7 @@ func NewComm(d *Device, id []byte, rank, ranks int) (*Comm, error) {
 	if d.ordinal < 0 {
 		return nil, fmt.Errorf("rank %d has an adopted context: NCCL needs the primary context, which Open uses", rank)
 	}
-	c.d = d
+	c.d, c.ranks = d, ranks
 	return c, c.check(C.octet_comm_new(&d.c, c.lib.Table, (*C.char)(unsafe.Pointer(&id[0])), C.int(rank), C.int(ranks), &c.comm))
 }
 
@@ -120,6 +122,12 @@ func (c *Comm) ReduceScatterSum(s *Stream, to, from Ptr, n int) error {
 // AllGather concatenates n bytes of each rank, in rank order.
 func (c *Comm) AllGather(s *Stream, to, from Ptr, n int) error {
 	return c.collective(s, C.OCTET_GATHER, from, to, n)
+}
+
+// AllToAll sends the r-th n bytes at from to rank r, and concatenates the n bytes from each
+// rank, in rank order.
+func (c *Comm) AllToAll(s *Stream, to, from Ptr, n int) error {
+	return c.check(C.octet_all_to_all(&c.d.c, c.lib.Table, c.comm, s.s, C.int(c.ranks), C.uint64_t(from), C.uint64_t(to), C.size_t(n)))
 }
 
 func (c *Comm) collective(s *Stream, what uint32, from, to Ptr, n int) error {

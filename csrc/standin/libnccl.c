@@ -45,15 +45,15 @@ static struct {
 
 typedef struct comm comm;
 
-enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER };
-static const char *const names[] = {"all-reduce", "reduce-scatter", "all-gather"};
+enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL };
+static const char *const names[] = {"all-reduce", "reduce-scatter", "all-gather", "all-to-all"};
 
 typedef struct {
 	comm *by;
 	enum kind kind;
 	const char *send;
 	char *recv;
-	size_t count; // elements per rank, of recv in REDUCE_SCATTER
+	size_t count; // elements per rank, of recv in REDUCE_SCATTER, of a part in ALL_TO_ALL
 	int type, reduce;
 	int captured;
 } call;
@@ -215,7 +215,7 @@ static void perform(const comm *me, const call *c) {
 		break;
 	default:
 		for (int from = 0; from < me->ranks; from++)
-			memcpy(c->recv + from * n * size, me->all->slots[from], n * size);
+			memcpy(c->recv + from * n * size, me->all->slots[from] + (c->kind == ALL_TO_ALL ? me->rank * n * size : 0), n * size);
 	}
 }
 
@@ -250,7 +250,7 @@ static int advance(comm *me, const call *c) {
 	if (!me->waits) {
 		if (!reached(me, all->finished, me->calls)) // a rank still reads this rank's slot
 			return 0;
-		const size_t sent = c->count * sizes[c->type] * (c->kind == REDUCE_SCATTER ? me->ranks : 1);
+		const size_t sent = c->count * sizes[c->type] * (c->kind == REDUCE_SCATTER || c->kind == ALL_TO_ALL ? me->ranks : 1);
 		memcpy(all->slots[me->rank], c->send, sent);
 		all->now[me->rank] = *c;
 		me->waits = 1;
@@ -270,7 +270,7 @@ static int advance(comm *me, const call *c) {
 }
 
 // record appends a line to the file that STANDIN_NCCL_LOG names: the rank, the collective, and
-// the bytes of the tensor that is reduced, scattered or gathered.
+// the bytes of the tensor that is reduced, scattered, gathered or exchanged.
 static void record(const call *c) {
 	const char *path = getenv("STANDIN_NCCL_LOG");
 	FILE *f = path ? fopen(path, "a") : NULL;
@@ -340,4 +340,58 @@ int ncclReduceScatter(const void *send, void *recv, size_t n, int type, int op, 
 
 int ncclAllGather(const void *send, void *recv, size_t n, int type, comm *c, void *stream) {
 	return issue((call){c, ALL_GATHER, send, recv, n, type}, n, n * c->ranks, stream);
+}
+
+// The sends and receives of a thread's group, in pairs. Octet's groups are all-to-alls: rank by
+// rank, equal parts that follow one another.
+static __thread struct {
+	int open, pairs, sent;
+	call first;
+	void *stream;
+} group;
+
+int ncclGroupStart(void) {
+	if (group.open)
+		return INVALID_USAGE;
+	memset(&group, 0, sizeof group);
+	group.open = 1;
+	return SUCCESS;
+}
+
+int ncclSend(const void *send, size_t n, int type, int peer, comm *c, void *stream) {
+	if (!group.open || group.sent || peer != group.pairs || type < 0 || type >= TYPES)
+		return INVALID_USAGE;
+	if (peer == 0) {
+		group.first = (call){c, ALL_TO_ALL, send, NULL, n, type};
+		group.stream = stream;
+	}
+	const call *f = &group.first;
+	if (c != f->by || n != f->count || type != f->type || stream != group.stream || (const char *)send != f->send + peer * n * sizes[type])
+		return INVALID_ARGUMENT;
+	group.sent = 1;
+	return SUCCESS;
+}
+
+int ncclRecv(void *recv, size_t n, int type, int peer, comm *c, void *stream) {
+	if (!group.open || !group.sent || peer != group.pairs)
+		return INVALID_USAGE;
+	call *f = &group.first;
+	if (peer == 0)
+		f->recv = recv;
+	if (c != f->by || n != f->count || type != f->type || stream != group.stream || (char *)recv != f->recv + peer * n * sizes[type])
+		return INVALID_ARGUMENT;
+	group.sent = 0, group.pairs++;
+	return SUCCESS;
+}
+
+int ncclGroupEnd(void) {
+	if (!group.open)
+		return INVALID_USAGE;
+	group.open = 0;
+	if (!group.pairs)
+		return SUCCESS;
+	const int ranks = group.first.by->ranks;
+	if (group.pairs != ranks || group.sent)
+		return INVALID_USAGE;
+	return issue(group.first, group.first.count * ranks, group.first.count * ranks, group.stream);
 }

@@ -29,6 +29,8 @@
 //	update_scale        rows and cols are History's: window and n
 //	smooth_scale        rows of ChannelMax; rows and cols are SmoothMax's
 //	sum, step_gate      rows is 1; cols the length of X, of Amax (0 for nil)
+//	sum_parts           rows and cols are X's; more words: the rows of Out, the rows and cols
+//	                    that share a scale
 //	cast_health         rows and cols are X's; more words: the number of scales of
 //	                    Codes, the rows and cols that share one, the scales' format,
 //	                    their lowest and highest, Codes' limit, the address of Outer
@@ -138,7 +140,7 @@ type Launches struct {
 // Of returns the launches of the op of this name (snake case: "rms_norm_grad") for a
 // matrix of rows × cols, the two words of its arguments. ok is false for unknown names,
 // including those with functions of their own: rope, quantize, attention, attention_grad,
-// sum_squares and adamw. Two ops have a second kernel for one of their cases:
+// sum_squares, sum_parts and adamw. Two ops have a second kernel for one of their cases:
 // "amax_columns" for column maxima, "swiglu_by_row" for a TokenScale. "magnitudes" is
 // applied to AllReduce's X before a maximum over ranks.
 func Of(op string, rows, cols int) (l Launches, ok bool) {
@@ -280,6 +282,11 @@ func Rope(rows, cols, headDim int) Launches {
 	l := tiles("rope", "rope.cu")(rows, cols)
 	l.Kernels[0].Shared = headDim/2*8 + tileRows*(headDim/2)*8
 	return l
+}
+
+// SumParts returns the launches of op sum_parts, for the rows and cols of its Out.
+func SumParts(rows, cols int) Launches {
+	return Launches{Kernels: []Kernel{flat("sum_parts", "sum_parts.cu", ceilDiv(rows*cols, flatElems))}}
 }
 
 // Hadamard returns the launches of op hadamard, for groups of this size.
