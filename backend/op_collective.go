@@ -1,6 +1,10 @@
 package backend
 
-import "octet/fp8"
+import (
+	"fmt"
+
+	"octet/fp8"
+)
 
 // Reduction selects how a collective combines the ranks' values.
 type Reduction uint8
@@ -65,6 +69,15 @@ func (o *AllToAll) check() error {
 	c.that(o.X.DType == o.Out.DType && o.Out.Elems() == o.X.Elems(), "X is %s, Out is %s", o.X, o.Out)
 	c.that(o.X.Contiguous() && o.Out.Contiguous(), "X and Out must be contiguous")
 	return c.err
+}
+
+// PartBytes returns the bytes of a part of X for so many ranks, and an error if X has no equal
+// parts of whole bytes.
+func (o *AllToAll) PartBytes(ranks int) (int64, error) {
+	if o.X.Elems()%ranks != 0 || o.X.Bytes()%int64(ranks) != 0 {
+		return 0, fmt.Errorf("X is %s, which has no equal parts for %d ranks", o.X, ranks)
+	}
+	return o.X.Bytes() / int64(ranks), nil
 }
 
 // SumParts adds the equal parts of X's rows, in FP32 and in ascending order. After an

@@ -66,11 +66,11 @@ func (b *binder) allGather(n *backend.Node, o *backend.AllGather) ([]call, error
 var _ = implementNode((*binder).allToAll, "X", "Out")
 
 func (b *binder) allToAll(n *backend.Node, o *backend.AllToAll) ([]call, error) {
-	ranks := max(1, b.ranks)
-	if o.X.Bytes()%int64(ranks) != 0 {
-		return nil, unsupported(n, "with %d ranks, X is %s, whose parts are not equal", ranks, o.X)
+	part, err := o.PartBytes(max(1, b.ranks))
+	if err != nil {
+		return nil, unsupported(n, "%v", err)
 	}
-	return b.rendezvous(n, o.X, collective{kind: allToAll, from: b.address(o.X), to: b.address(o.Out), n: int(o.X.Bytes()) / ranks}), nil
+	return b.rendezvous(n, o.X, collective{kind: allToAll, from: b.address(o.X), to: b.address(o.Out), n: int(part)}), nil
 }
 
 // rendezvous gives a collective its name and mark.

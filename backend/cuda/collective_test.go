@@ -23,6 +23,9 @@ func TestCollectivesAreBound(t *testing.T) {
 	p.Add(&backend.AllReduce{X: x, Reduce: backend.ReduceMax})
 	p.Add(&backend.ReduceScatter{X: x, Out: part})
 	p.Add(&backend.AllGather{X: codes, Out: all})
+	others := v.Tensor(backend.Stash, "others", fp8.E4M3, 15)
+	others.Scale = codes.Scale
+	p.Add(&backend.AllToAll{X: all, Out: others})
 	require.NoError(t, p.Err())
 
 	m := newMap()
@@ -45,9 +48,10 @@ func TestCollectivesAreBound(t *testing.T) {
 		{allReduceMax, of(x), of(x), 6, "allreduce of x:fp32[6]", mark + 16},
 		{reduceScatter, of(x), of(part), 2, "reducescatter of x:fp32[6]", mark + 32},
 		{allGather, of(codes), of(all), 5, "allgather of " + codes.String(), mark + 48},
+		{allToAll, of(all), of(others), 5, "alltoall of " + all.String(), mark + 64},
 	}, got)
-	require.Equal(t, []uint64{1, 2, 3, 4, 5, 6, 7, 8}, b.tables)
-	require.Len(t, b.marks, 4)
+	require.Equal(t, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, b.tables)
+	require.Len(t, b.marks, 5)
 }
 
 // A collective for another number of ranks is refused.
@@ -58,6 +62,10 @@ func TestCollectivesOfOtherRanks(t *testing.T) {
 		},
 		"allgather: unsupported by backend cuda: with 2 ranks, X is ": func(f func(int) *backend.Tensor) backend.Op {
 			return &backend.AllGather{X: f(2), Out: f(6)}
+		},
+		"alltoall: unsupported by backend cuda: X is x3:fp32[3], which has no equal parts for 2 ranks": func(f func(int) *backend.Tensor) backend.Op {
+			x := f(3)
+			return &backend.AllToAll{X: x, Out: x}
 		},
 	} {
 		v := backend.NewVars()

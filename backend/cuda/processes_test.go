@@ -192,14 +192,19 @@ func TestLostProcess(t *testing.T) {
 // The bytes that collectives exchange in a step are those of the plan.
 func TestExchangesAreAsPlanned(t *testing.T) {
 	standin.Only(t, "NCCL counts no bytes")
-	for stage := range 2 {
-		t.Run(fmt.Sprint("zero_stage=", stage), func(t *testing.T) {
+	for name, set := range map[string]func(*train.Config){
+		"zero_stage=0": func(c *train.Config) { c.Train.ZeroStage = 0 },
+		"zero_stage=1": func(c *train.Config) { c.Train.ZeroStage = 1 },
+		"reduce=e4m3":  func(c *train.Config) { c.Train.ZeroStage, c.Precision.Reduce = 1, "e4m3" },
+	} {
+		t.Run(name, func(t *testing.T) {
 			standIns(t)
 			standin.Set(t, "STANDIN_GPUS", "3")
 			log := filepath.Join(t.TempDir(), "log")
 			standin.Set(t, "STANDIN_NCCL_LOG", log)
 			c := small("fp8-smooth")
-			c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks, c.Train.ZeroStage, c.Train.Accumulate = 1, 0, 3, stage, 3
+			c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks, c.Train.Accumulate = 1, 0, 3, 3
+			set(&c)
 			tm := newTeam(t, c, "cuda")
 			_, err := tm.next(t.Context(), false) // calibrates
 			require.NoError(t, err)

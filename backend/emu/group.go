@@ -208,16 +208,17 @@ func (b *binder) allGather(node *backend.Node, o *backend.AllGather) (kernel, er
 var _ = implementOp(row{blockScaled: []string{"X", "Out"}}, (*binder).allToAll)
 
 func (b *binder) allToAll(node *backend.Node, o *backend.AllToAll) (kernel, error) {
-	mine, out, ranks := offer{op: "alltoall", bytes: b.bytes(o.X)}, b.bytes(o.Out), b.group.Size()
-	n := len(out) / ranks
-	if len(out) != n*ranks {
-		return nil, fmt.Errorf("operand X must have one part for each of %d ranks: X is %s, Out is %s", ranks, o.X, o.Out)
+	mine, out := offer{op: "alltoall", bytes: b.bytes(o.X)}, b.bytes(o.Out)
+	bytes, err := o.PartBytes(b.group.Size())
+	if err != nil {
+		return nil, err
 	}
 	if p := b.group.processes; p != nil {
 		return b.overProcesses(node, p.allToAll(out, mine.bytes)), nil
 	}
-	offers, part := b.group.offers, b.group.Rank()*n
-	return b.collective(node, mine, ranks, func(_, rank int) {
+	n, offers := int(bytes), b.group.offers
+	part := b.group.Rank() * n
+	return b.collective(node, mine, len(offers), func(_, rank int) {
 		copy(out[rank*n:(rank+1)*n], offers[rank].bytes[part:])
 	}), nil
 }

@@ -74,10 +74,13 @@ func TestCollectives(t *testing.T) {
 		part := tr.tensor("part", fp8.F32, nil, elems)
 		piece := tr.tensor("piece", fp8.BF16, nil, 3)
 		whole := tr.tensor("whole", fp8.BF16, nil, n*3)
+		sent := tr.tensor("sent", fp8.BF16, nil, n)
+		received := tr.tensor("received", fp8.BF16, nil, n)
 		tr.program.Add(&backend.ReduceScatter{X: x, Out: part})
 		tr.program.Add(&backend.AllReduce{X: x})
 		tr.program.Add(&backend.AllReduce{X: top, Reduce: backend.ReduceMax})
 		tr.program.Add(&backend.AllGather{X: piece, Out: whole})
+		tr.program.Add(&backend.AllToAll{X: sent, Out: received})
 
 		data := make([][]float32, n)
 		nan, inf := float32(math.NaN()), float32(math.Inf(1))
@@ -89,6 +92,7 @@ func TestCollectives(t *testing.T) {
 			d.set(x, data[rank])
 			d.set(top, [][]float32{{-3, 2, inf, 0, -1}, {1, -5, nan, 0, 1}, {2, 2, 2, -inf, 0}}[rank])
 			require.NoError(t, d.Write(piece, []byte{byte(rank), 1, 2, 3, 4, 5}))
+			require.NoError(t, d.Write(sent, []byte{byte(rank), 0, byte(rank), 1, byte(rank), 2}[:2*n]))
 		})
 		for run := range 3 {
 			for _, err := range together(n, func(rank int) error { return programs[rank].Run(t.Context()) }) {
@@ -101,14 +105,19 @@ func TestCollectives(t *testing.T) {
 				}
 			}
 			var gathered []byte
-			for rank := range n {
-				gathered = append(gathered, byte(rank), 1, 2, 3, 4, 5)
+			exchanged := make([][]byte, n)
+			for from := range n {
+				gathered = append(gathered, byte(from), 1, 2, 3, 4, 5)
+				for to := range n {
+					exchanged[to] = append(exchanged[to], byte(from), byte(to))
+				}
 			}
 			for rank, d := range devices {
 				b := &binder{device: d}
 				require.Equal(t, want, b.f32(x), "run %d: ascending order of rank", run)
 				require.Equal(t, want[rank*elems:(rank+1)*elems], b.f32(part))
 				require.Equal(t, gathered, d.memory[whole])
+				require.Equal(t, exchanged[rank], d.memory[received])
 				m := b.f32(top)
 				require.Equal(t, [][]float32{{3, 2}, {3, 5}, {3, 5}}[n-1], m[:2], "magnitudes")
 				require.Equal(t, n > 1, m[2] != m[2], "NaN counts as larger than infinity")
@@ -124,10 +133,12 @@ func TestCollectives(t *testing.T) {
 func TestCollectivesOfOtherSizesAreRefused(t *testing.T) {
 	vars := backend.NewVars()
 	x, y := vars.Tensor(backend.Output, "x", fp8.F32, 4), vars.Tensor(backend.Output, "y", fp8.F32, 4)
+	odd := vars.Tensor(backend.Output, "odd", fp8.F32, 3)
 	list := openRanks(t, 2, 2)
 	for what, op := range map[string]backend.Op{
 		"X must have 2 times the elements of Out": &backend.ReduceScatter{X: x, Out: y},
 		"Out must have 2 times the bytes of X":    &backend.AllGather{X: x, Out: y},
+		"has no equal parts for 2 ranks":          &backend.AllToAll{X: odd, Out: odd},
 	} {
 		p := vars.Program("refused")
 		p.Add(op)

@@ -243,6 +243,7 @@ func TestTransportFails(t *testing.T) {
 		"gathered":       p.allReduce(make([]float32, 1), backend.ReduceSum),
 		"pieces":         p.allReduce(make([]float32, gatheredBytes), backend.ReduceSum),
 		"reduce-scatter": p.reduceScatter(make([]float32, 1), make([]float32, 2)),
+		"all-to-all":     p.allToAll(make([]byte, 6), make([]byte, 6)),
 		"all-gather":     p.allGather(make([]byte, 3), make([]byte, 1), []int{1, 2}),
 	} {
 		err := run(t.Context())
@@ -267,6 +268,7 @@ func TestOrderedCollectivesAllocateNothing(t *testing.T) {
 		"gathered":       p.allReduce(make([]float32, 5), backend.ReduceMax),
 		"pieces":         p.allReduce(make([]float32, gatheredBytes), backend.ReduceSum),
 		"reduce-scatter": p.reduceScatter(make([]float32, 5), make([]float32, 10)),
+		"all-to-all":     p.allToAll(make([]byte, 6), make([]byte, 6)),
 		"all-gather":     p.allGather(make([]byte, 3), make([]byte, 1), []int{1, 2}),
 	} {
 		require.Zero(t, testing.AllocsPerRun(10, func() { _ = run(t.Context()) }), name)

@@ -131,15 +131,19 @@ func TestRecipeChangesOverMPI(t *testing.T) {
 
 // A step sends the bytes of the plan.
 func TestBytesOverMPI(t *testing.T) {
-	for _, stage := range []int{0, 1} {
-		t.Run(fmt.Sprint(stage), func(t *testing.T) {
+	for name, kindsOf := range map[string]int{"zero_stage=0": 1, "zero_stage=1": 3, "reduce=e4m3": 4} {
+		t.Run(name, func(t *testing.T) {
 			if !standin.InRank() {
 				standin.Succeeded(t, standin.RunRanks(t, 2))
 				return
 			}
 			const n = 2
 			g := joinOverMPI(t)
-			r, err := newRank(t, smallRun(n, "fp8-delayed", stage), g)
+			c := smallRun(n, "fp8-delayed", min(1, kindsOf-1))
+			if kindsOf == 4 {
+				c.Precision.Reduce = "e4m3"
+			}
+			r, err := newRank(t, c, g)
 			require.NoError(t, err)
 			_, err = r.Next(t.Context()) // and the calibration
 			require.NoError(t, err)
@@ -159,7 +163,7 @@ func TestBytesOverMPI(t *testing.T) {
 				}
 				want += sent
 			}
-			require.Len(t, kinds, 1+2*stage)
+			require.Len(t, kinds, kindsOf)
 			require.Equal(t, want, counter.BytesSent()-before)
 			require.NoError(t, g.Leave(t.Context()))
 		})

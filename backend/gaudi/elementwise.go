@@ -203,3 +203,33 @@ func (b *builder) addition(o *backend.Add) error {
 	b.store(o.Out, b.add(b.wide(o.A), b.wide(o.B)))
 	return nil
 }
+
+var _ = implement((*builder).sumParts)
+
+// sumParts adds the parts of X one after another: a reduction kernel has an order of its own.
+func (b *builder) sumParts(o *backend.SumParts) error {
+	x, rows := b.in(o.X), uint64(o.Out.Rows())
+	x = b.reshape(x, uint64(o.X.Cols()), uint64(o.X.Rows()))
+	parts, scales := uint64(o.X.Rows())/rows, absent
+	scale := func(uint64) value { return scales }
+	if o.X.Scale != nil {
+		scales = b.in(o.X.Scale)
+	}
+	if o.X.Block != backend.PerTensor && parts > 1 {
+		scales = b.reshape(scales, parts)
+		scale = func(i uint64) value { return b.slice(scales, 0, i, i+1) }
+	}
+	if n := o.X.Scale; n != nil && n.Elems() != 1 && uint64(n.Elems()) != parts {
+		return b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", o.X, o.X.Block)
+	}
+	var sum value
+	for i := range parts {
+		part := b.dequantized(b.slice(x, 1, i*rows, (i+1)*rows), scale(i))
+		if i > 0 {
+			part = b.add(sum, part)
+		}
+		sum = part
+	}
+	b.out(o.Out, sum)
+	return nil
+}

@@ -324,6 +324,8 @@ func (l *local) transfer(t *transfer) error {
 		return l.rank.comm.ReduceScatter(s, t.To, t.From, t.Count, t.Type, t.Reduction)
 	case allGather:
 		return l.rank.comm.AllGather(s, t.To, t.From, t.Count, t.Type)
+	case allToAll:
+		return l.rank.comm.AllToAll(s, t.To, t.From, t.Count, t.Type)
 	case broadcast:
 		return l.rank.comm.Broadcast(s, t.To, t.Count, t.Type, 0)
 	default:

@@ -127,22 +127,27 @@ func (b *builder) f32(t *backend.Tensor) value { return b.widened(t, b.in(t)) }
 
 // widened returns v, elements of t as stored, in F32 with t's scale applied.
 func (b *builder) widened(t *backend.Tensor, v value) value {
-	if t.DType.IsQuantized() {
-		// As in PyTorch's bridge (cast_from_fp8): the code times scale_inv.
-		if t.Block != backend.PerTensor {
-			b.fail(b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", t, t.Block))
-			return v
-		}
-		return b.node("convert_from_fp8_f32", nil, libsynapse.F32, v.sizes, v, b.in(t.Scale))
-	}
-	v = b.cast(v, libsynapse.F32)
 	if t.Scale == nil {
-		return v
+		return b.dequantized(v, absent)
 	}
 	if t.Block != backend.PerTensor {
 		b.fail(b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", t, t.Block))
+		return v
 	}
-	return b.mul(v, b.in(t.Scale))
+	return b.dequantized(v, b.in(t.Scale))
+}
+
+// dequantized returns v in F32, times scaleInv unless that is absent.
+func (b *builder) dequantized(v, scaleInv value) value {
+	if v.typ == libsynapse.E4M3 || v.typ == libsynapse.E5M2 {
+		// As in PyTorch's bridge (cast_from_fp8): the code times scale_inv.
+		return b.node("convert_from_fp8_f32", nil, libsynapse.F32, v.sizes, v, scaleInv)
+	}
+	v = b.cast(v, libsynapse.F32)
+	if scaleInv.index == absent.index {
+		return v
+	}
+	return b.mul(v, scaleInv)
 }
 
 // wide returns a matrix operand's value in F32, as {cols, rows} even if it has one

@@ -233,6 +233,30 @@ func TestShardsWithPadding(t *testing.T) {
 	})
 }
 
+// Ranks exchange gradients as codes with one scale for each rank, and add them in order: all
+// have the same losses, near those with gradients in FP32.
+func TestRanksExchangeGradientCodes(t *testing.T) {
+	inRanks(t, "gaudi2", 2, func(t *testing.T, g *world.Group) {
+		run := func(p train.Precision) []train.StepResult {
+			c := small("bf16")
+			c.Precision, c.Model.Layers, c.Train.MicroBatch, c.Train.Ranks, c.Train.ZeroStage = p, 1, 2, 2, 1
+			tr, d := trainerOf(t, c, "gaudi", g)
+			list := take(t, tr, 4)
+			require.NoError(t, d.Close())
+			return list
+		}
+		want := run(train.Precision{})
+		for _, p := range []train.Precision{{Reduce: "e4m3", ReduceGranularity: "tensor"}, {Reduce: "e5m2", ReduceGranularity: "tensor"}, {Reduce: "bf16"}} {
+			got := run(p)
+			require.NotEqual(t, want[3].Loss, got[3].Loss)
+			for i := range want {
+				require.InDelta(t, want[i].Loss, got[i].Loss, 5e-3, "%s, step %d", p.Reduce, i+1)
+				sameOnAll(t, g, "loss", []byte(fmt.Sprint(got[i].Loss)))
+			}
+		}
+	})
+}
+
 // Ranks with a sharded optimizer take the steps of ranks with full optimizer state: in
 // bf16 bit for bit except for the norm's last bits; in FP8, where devices draw their own
 // random bits, within the tolerance of a run on emu. Unsharded state, including the

@@ -17,6 +17,7 @@ const (
 	allReduce
 	reduceScatter
 	allGather
+	allToAll
 	broadcast // from rank 0
 )
 
@@ -81,7 +82,22 @@ var _ = implementOp(row[*backend.AllGather]{transfers: memory.allGather, collect
 func (m memory) allGather(o *backend.AllGather) ([]transfer, error) {
 	t, err := m.scatterOrGather(allGather, o.X, o.Out)
 	if err == nil && t.Kind == allGather {
-		err = t.carry(o.X)
+		err = t.carry(o.X, o.X.Bytes())
+	}
+	return []transfer{t}, err
+}
+
+var _ = implementOp(row[*backend.AllToAll]{transfers: memory.allToAll, collective: true})
+
+// allToAll returns a transfer, for a single rank a copy.
+func (m memory) allToAll(o *backend.AllToAll) ([]transfer, error) {
+	part, err := o.PartBytes(m.group.Size())
+	if err != nil {
+		return nil, err
+	}
+	t, err := m.between(allToAll, o.X, o.Out)
+	if err == nil && t.Kind == allToAll {
+		err = t.carry(o.X, part)
 	}
 	return []transfer{t}, err
 }
@@ -89,6 +105,14 @@ func (m memory) allGather(o *backend.AllGather) ([]transfer, error) {
 // scatterOrGather returns a transfer from x to out, one of which has a shard for every
 // rank. For a single rank it is a copy.
 func (m memory) scatterOrGather(kind transferKind, x, out *backend.Tensor) (t transfer, err error) {
+	if small, large := min(x.Bytes(), out.Bytes()), max(x.Bytes(), out.Bytes()); large != small*int64(m.group.Size()) {
+		return t, fmt.Errorf("want one shard for each of %d ranks: X is %s, Out is %s", m.group.Size(), x, out)
+	}
+	return m.between(kind, x, out)
+}
+
+// between returns a transfer from x to out without its count. For a single rank it is a copy.
+func (m memory) between(kind transferKind, x, out *backend.Tensor) (t transfer, err error) {
 	from, err := m.spanOf(x)
 	if err != nil {
 		return t, err
@@ -100,25 +124,22 @@ func (m memory) scatterOrGather(kind transferKind, x, out *backend.Tensor) (t tr
 	if from.runs > 1 || to.runs > 1 {
 		return t, fmt.Errorf("%w by backend gaudi: %s or %s is packed, and padded on the device", backend.ErrUnsupported, x, out)
 	}
-	if small, large := min(from.bytes, to.bytes), max(from.bytes, to.bytes); large != small*int64(m.group.Size()) {
-		return t, fmt.Errorf("want one shard for each of %d ranks: X is %s, Out is %s", m.group.Size(), x, out)
-	}
 	if m.group.Size() == 1 {
 		return transfer{Kind: localCopy, To: to.at, From: from.at, Count: int(from.bytes)}, nil
 	}
 	return transfer{Kind: kind, To: to.at, From: from.at}, nil
 }
 
-// carry sets Type and Count such that HCCL moves the bytes of t unchanged, as a type that
-// it supports.
-func (m *transfer) carry(t *backend.Tensor) error {
-	switch n := t.Bytes(); {
+// carry sets Type and Count such that HCCL moves n bytes of t for each rank unchanged, as a
+// type that it supports.
+func (m *transfer) carry(t *backend.Tensor, n int64) error {
+	switch {
 	case n%4 == 0:
 		m.Type, m.Count = libsynapse.I32, int(n/4)
 	case n%2 == 0:
 		m.Type, m.Count = libsynapse.BF16, int(n/2)
 	default:
-		return fmt.Errorf("%w by backend gaudi: %s has an odd number of bytes, and HCCL moves two or four at a time", backend.ErrUnsupported, t)
+		return fmt.Errorf("%w by backend gaudi: a rank's part of %s has an odd number of bytes, and HCCL moves two or four at a time", backend.ErrUnsupported, t)
 	}
 	return nil
 }

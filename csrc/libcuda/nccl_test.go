@@ -98,6 +98,9 @@ func TestCollectives(t *testing.T) {
 		"gather": {func(i int, r rank) error { return r.AllGather(r.s, out[i], x[i], 8) }, [n][]float32{
 			{1, 0, 2, 10, 3, 20}, {1, 0, 2, 10, 3, 20}, {1, 0, 2, 10, 3, 20},
 		}},
+		"exchange": {func(i int, r rank) error { return r.AllToAll(r.s, out[i], x[i], 4) }, [n][]float32{
+			{1, 2, 3}, {0, 10, 20}, {-1, -1, -1},
+		}},
 	} {
 		do := func(i int, r rank) error {
 			if err := r.s.Copy(out[i], x[i], 12); err != nil {

@@ -185,6 +185,7 @@ typedef struct {
 	X(hcclResult_t, hcclAllReduce, (const void *, void *, size_t, hcclDataType_t, hcclRedOp_t, hcclComm_t, octet_syn_stream)) \
 	X(hcclResult_t, hcclReduceScatter, (const void *, void *, size_t, hcclDataType_t, hcclRedOp_t, hcclComm_t, octet_syn_stream)) \
 	X(hcclResult_t, hcclAllGather, (const void *, void *, size_t, hcclDataType_t, hcclComm_t, octet_syn_stream)) \
+	X(hcclResult_t, hcclAlltoAll, (const void *, void *, size_t, hcclDataType_t, hcclComm_t, octet_syn_stream)) \
 	X(hcclResult_t, hcclBroadcast, (const void *, void *, size_t, hcclDataType_t, int, hcclComm_t, octet_syn_stream))
 
 #define OCTET_HLML_FUNCTIONS(X) \

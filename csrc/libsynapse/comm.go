@@ -17,6 +17,8 @@ import (
 type Comm struct {
 	d *Device
 	c C.octet_syn_handle
+
+	ranks int
 }
 
 // UniqueID returns the id of a new communicator. One rank calls it, with its device open,
@@ -56,7 +58,7 @@ func (d *Device) NewComm(id []byte, ranks, rank int) (*Comm, error) {
 	if err := hasHCCL(d.lib); err != nil {
 		return nil, err
 	}
-	c := &Comm{d: d}
+	c := &Comm{d: d, ranks: ranks}
 	err := c.check(C.octet_syn_comm_new(d.lib.Table, unsafe.Pointer(unsafe.SliceData(id)), C.int(ranks), C.int(rank), &c.c))
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d: %w", rank, ranks, err)
@@ -114,6 +116,16 @@ func (c *Comm) AllGather(s *Stream, to, from Ptr, count int, t DataType) error {
 		return err
 	}
 	return c.check(C.octet_syn_all_gather(c.d.lib.Table, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count), kind))
+}
+
+// AllToAll sends the r-th count elements at from to rank r, and stores those from each rank at to,
+// in the order of ranks.
+func (c *Comm) AllToAll(s *Stream, to, from Ptr, count int, t DataType) error {
+	kind, err := hcclType(t)
+	if err != nil {
+		return err
+	}
+	return c.check(C.octet_syn_all_to_all(c.d.lib.Table, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count*c.ranks), kind))
 }
 
 // Broadcast replaces the count elements at p, on every rank, by those of rank root.

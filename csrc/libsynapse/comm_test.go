@@ -88,6 +88,10 @@ func collectives(t *testing.T, d *Device, id []byte, rank int) {
 	require.NoError(t, c.AllGather(s, b, a, 2, F32))
 	require.Equal(t, []float32{1, 10, 2, 20}, g.read(b, 4))
 
+	g.write(a, []float32{mine, 10 * mine, 100 * mine, 1000 * mine})
+	require.NoError(t, c.AllToAll(s, b, a, 2, F32))
+	require.Equal(t, [][]float32{{1, 10, 2, 20}, {100, 1000, 200, 2000}}[rank], g.read(b, 4))
+
 	for root := range 2 {
 		g.write(a, []float32{mine, 10 * mine})
 		require.NoError(t, c.Broadcast(s, a, 2, F32, root))
@@ -96,7 +100,7 @@ func collectives(t *testing.T, d *Device, id []byte, rank int) {
 
 	require.EqualError(t, c.AllReduce(s, a, 2, E4M3, Max), "HCCL does not support hf8, only f32, bf16, f16, i32 and u32")
 	for _, err := range []error{
-		c.ReduceScatter(s, b, a, 2, I8, Sum), c.AllGather(s, b, a, 2, I8), c.Broadcast(s, a, 2, I8, 0),
+		c.ReduceScatter(s, b, a, 2, I8, Sum), c.AllGather(s, b, a, 2, I8), c.Broadcast(s, a, 2, I8, 0), c.AllToAll(s, b, a, 2, I8),
 	} {
 		require.ErrorContains(t, err, "HCCL does not support i8")
 	}

@@ -54,6 +54,13 @@ octet_syn_status octet_syn_all_gather(const octet_synapse *api, octet_syn_handle
 	return (octet_syn_status){0};
 }
 
+// The count is that of all parts together, as in PyTorch's bridge (alltoall_base).
+octet_syn_status octet_syn_all_to_all(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t from,
+			      uint64_t count, int type) {
+	TRY(api, hcclAlltoAll, pointer(from), pointer(to), count, type, (hcclComm_t)c, (octet_syn_stream)s);
+	return (octet_syn_status){0};
+}
+
 octet_syn_status octet_syn_broadcast(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t p, uint64_t count, int type, int root) {
 	TRY(api, hcclBroadcast, pointer(p), pointer(p), count, type, root, (hcclComm_t)c, (octet_syn_stream)s);
 	return (octet_syn_status){0};

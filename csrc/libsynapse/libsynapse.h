@@ -119,6 +119,8 @@ octet_syn_status octet_syn_reduce_scatter(const octet_synapse *api, octet_syn_ha
 				  uint64_t count, int type, int op);
 octet_syn_status octet_syn_all_gather(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t from,
 			      uint64_t count, int type);
+octet_syn_status octet_syn_all_to_all(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t from,
+			      uint64_t count, int type);
 octet_syn_status octet_syn_broadcast(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t p, uint64_t count, int type, int root);
 
 // hlml.c

@@ -32,6 +32,7 @@ static bool overlaps(const op *o) {
 	switch (o->kind) { // in place, as in NCCL
 	case REDUCE_SCATTER: return o->to != o->from + part;
 	case ALL_GATHER: return o->from != o->to + part;
+	case ALL_TO_ALL: return true;
 	default: return o->from != o->to;
 	}
 }
@@ -46,6 +47,8 @@ static result call_op(op o, void *handle, void *stream) {
 	const bool reduces = o.kind == ALL_REDUCE || o.kind == REDUCE_SCATTER;
 	if (reduces && o.reduction != SUM && o.reduction != MAX)
 		return leave_hccl(HCCL_UNSUPPORTED); // HCCL does not support prod and avg; octet does not use min
+	if (o.kind == ALL_TO_ALL && o.count % o.comm->ranks)
+		return leave_hccl(HCCL_INVALID_ARGUMENT);
 	if (!o.count || (bytes_from(&o) && !buffer(o.from, bytes_from(&o))) || (bytes_to(&o) && !buffer(o.to, bytes_to(&o))) || overlaps(&o))
 		return leave_hccl(HCCL_INVALID_ARGUMENT);
 	return leave_hccl(enqueue(stream, run_op, &o, sizeof o) ? HCCL_INVALID_ARGUMENT : HCCL_SUCCESS);
@@ -61,6 +64,10 @@ result hcclReduceScatter(uint64_t from, uint64_t to, size_t count, uint32_t type
 
 result hcclAllGather(uint64_t from, uint64_t to, size_t count, uint32_t type, void *c, void *stream) {
 	return call_op((op){.kind = ALL_GATHER, .from = from, .to = to, .count = count, .type = type, .reduction = NONE}, c, stream);
+}
+
+result hcclAlltoAll(uint64_t from, uint64_t to, size_t count, uint32_t type, void *c, void *stream) {
+	return call_op((op){.kind = ALL_TO_ALL, .from = from, .to = to, .count = count, .type = type, .reduction = NONE}, c, stream);
 }
 
 result hcclBroadcast(uint64_t from, uint64_t to, size_t count, uint32_t type, int root, void *c, void *stream) {

@@ -46,7 +46,7 @@ double now(void); // seconds
 double deadline(void);
 
 // An op is a call that is enqueued on a stream.
-enum kind_of_op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST };
+enum kind_of_op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, BROADCAST };
 
 typedef struct {
 	comm *comm;

@@ -68,13 +68,13 @@ static void reduce(void *to, const unsigned char *parts, uint64_t n, const op *o
 // run_collective sends the rank's data to every other rank and combines what it receives.
 static bool run_collective(const op *o, unsigned char *from, unsigned char *to) {
 	comm *c = o->comm;
-	const uint64_t part = o->count * type_size(element_type(o->type));
+	const uint64_t part = o->count * type_size(element_type(o->type)) / (o->kind == ALL_TO_ALL ? c->ranks : 1);
 	unsigned char *parts = malloc(part * c->ranks + 1);
 	message messages[2 * MAX_RANKS];
 	uint32_t n = 0;
 	const head h = {o->kind, o->type, o->reduction, o->root, c->done++, part};
 	for (int peer = 0; peer < c->ranks; peer++) {
-		unsigned char *mine = o->kind == REDUCE_SCATTER ? from + peer * part : from;
+		unsigned char *mine = o->kind == REDUCE_SCATTER || o->kind == ALL_TO_ALL ? from + peer * part : from;
 		if (peer == c->rank) {
 			if (part && from)
 				memcpy(parts + peer * part, mine, part);
@@ -88,7 +88,7 @@ static bool run_collective(const op *o, unsigned char *from, unsigned char *to) 
 	const bool ok = exchange(c, messages, n);
 	if (ok && (o->kind == ALL_REDUCE || o->kind == REDUCE_SCATTER))
 		reduce(to, parts, o->count, o);
-	else if (ok && o->kind == ALL_GATHER)
+	else if (ok && (o->kind == ALL_GATHER || o->kind == ALL_TO_ALL))
 		memcpy(to, parts, part * c->ranks);
 	else if (ok && o->kind == BROADCAST)
 		memcpy(to, parts + o->root * part, part);

@@ -126,6 +126,12 @@ func TestGatherScatterBroadcast(t *testing.T) {
 		expectFloats(t, r.readFloats(part, 2), 3*x, 30*x)
 		assertZero(t, r.Call("hcclReduceScatter", all, all+uint64(8*r.index), 2, hcclF32, sumOp, r.comm, r.stream), "in place")
 		expectFloats(t, r.readFloats(all+uint64(8*r.index), 2), 3*x, 30*x)
+		parts, factor := r.malloc(12), []float32{1, 10, 100}[r.index]
+		assertZero(t, r.Call("hcclAlltoAll", r.floats(x, 10*x, 100*x), parts, 3, hcclF32, r.comm, r.stream), "all-to-all")
+		expectFloats(t, r.readFloats(parts, 3), 0, factor, 2*factor)
+		if r.Call("hcclAlltoAll", all, parts, 2, hcclF32, r.comm, r.stream) == 0 {
+			t.Error("two elements are not three equal parts")
+		}
 		b := r.floats(x)
 		assertZero(t, r.Call("hcclBroadcast", b, b, 1, hcclF32, 2, r.comm, r.stream), "broadcast")
 		expectFloats(t, r.readFloats(b, 1), 2)

@@ -133,20 +133,24 @@ func (m *mpiRun) String() string {
 }
 
 // mpiArgs returns the arguments of a run of four ranks.
-func mpiArgs(text, dir string, steps int, recipe string, stage int) []string {
-	return trainArgs(text, dir, steps, "--backend", "emu", "--recipe", recipe, "--ranks", "4", fmt.Sprint("train.zero_stage=", stage),
-		"train.accumulate=1", "checkpoint.every=2", "train.eval_every=3")
+func mpiArgs(text, dir string, steps int, recipe string, stage int, more ...string) []string {
+	more = append([]string{"--backend", "emu", "--recipe", recipe, "--ranks", "4", fmt.Sprint("train.zero_stage=", stage),
+		"train.accumulate=1", "checkpoint.every=2", "train.eval_every=3"}, more...)
+	return trainArgs(text, dir, steps, more...)
 }
 
 // Four processes over MPI leave the files of four ranks in one process, bit for bit.
 func TestProcessesOverMPI(t *testing.T) {
 	text := corpus(t, 12_000)
 	for _, recipe := range []string{"bf16", "fp8-delayed", "fp8-smooth"} {
-		for _, stage := range []int{0, 1} {
-			t.Run(fmt.Sprint(recipe, stage), func(t *testing.T) {
+		for _, mode := range []struct {
+			stage int
+			more  []string
+		}{{0, nil}, {1, nil}, {1, []string{"precision.reduce=e4m3"}}} {
+			t.Run(fmt.Sprint(recipe, mode.stage, mode.more), func(t *testing.T) {
 				want, got := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "run")
-				succeed(t, mpiArgs(text, want, 6, recipe, stage)...)
-				m := startMPI(t, 4, same, mpiArgs(text, got, 6, recipe, stage)...)
+				succeed(t, mpiArgs(text, want, 6, recipe, mode.stage, mode.more...)...)
+				m := startMPI(t, 4, same, mpiArgs(text, got, 6, recipe, mode.stage, mode.more...)...)
 				m.wait(-1)
 				require.Equal(t, make([]int, len(m.ranks)), m.status, "%v", m)
 				require.Empty(t, m.errors())
