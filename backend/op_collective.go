@@ -16,6 +16,22 @@ const (
 
 func (r Reduction) String() string { return [...]string{"sum", "max"}[r] }
 
+// Exchanged returns the name of a collective, as in NCCL's documentation, and the tensor of all
+// ranks that it reduces, scatters, gathers or exchanges; nil for any other op.
+func Exchanged(op Op) (name string, whole *Tensor) {
+	switch o := op.(type) {
+	case *AllReduce:
+		return "all-reduce", o.X
+	case *ReduceScatter:
+		return "reduce-scatter", o.X
+	case *AllGather:
+		return "all-gather", o.Out
+	case *AllToAll:
+		return "all-to-all", o.X
+	}
+	return "", nil
+}
+
 // AllReduce combines X over all ranks in place, in ascending order of rank.
 type AllReduce struct {
 	X *Tensor `op:"inout"` // F32

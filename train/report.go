@@ -96,18 +96,8 @@ func (j *Job) Exchanges() (list []Exchange) {
 		}
 		at := map[string]int{}
 		for _, n := range p.Nodes() {
-			var op string
-			var whole *backend.Tensor
-			switch o := n.Op.(type) {
-			case *backend.AllReduce:
-				op, whole = "all-reduce", o.X
-			case *backend.ReduceScatter:
-				op, whole = "reduce-scatter", o.X
-			case *backend.AllGather:
-				op, whole = "all-gather", o.Out
-			case *backend.AllToAll:
-				op, whole = "all-to-all", o.X
-			default:
+			op, whole := backend.Exchanged(n.Op)
+			if whole == nil {
 				continue
 			}
 			i, known := at[op]

@@ -126,17 +126,23 @@ func TestRanksGatherCodes(t *testing.T) {
 	}
 }
 
-// A rank's rows of cast weights are freed after their gather: the arena of the update does not
-// grow with the number of layers.
-func TestGatheredRowsAreFreed(t *testing.T) {
-	arena := func(layers int) int64 {
+// A rank's rows of cast weights are freed after their gather, and the codes of gradients after
+// their sum: neither grows with the number of layers.
+func TestExchangedCodesAreFreed(t *testing.T) {
+	arenas := func(layers int, reduce string) (update, micro int64) {
 		c := small(t, "bf16")
-		c.Model.Layers = layers
+		c.Model.Layers, c.Precision.Reduce = layers, reduce
 		j, err := NewJob(shared(c, 2), backend.Spec{})
 		require.NoError(t, err)
-		return backend.MakePlan(64, backend.PerOp, j.Update).Bytes
+		arena := func(p *backend.Program) int64 { return backend.MakePlan(64, backend.PerOp, p).Bytes }
+		return arena(j.Update), arena(j.Micro[Variant{First: true, Last: true}])
 	}
-	require.Equal(t, arena(2), arena(12))
+	update, few := arenas(2, "fp32")
+	more, many := arenas(12, "fp32")
+	_, fewCodes := arenas(2, "e4m3")
+	_, manyCodes := arenas(12, "e4m3")
+	require.Equal(t, update, more)
+	require.LessOrEqual(t, manyCodes-many, fewCodes-few)
 }
 
 // Ranks that exchange gradients in FP8 move a quarter of the bytes, and as many scales as 1/128 of

@@ -63,7 +63,7 @@ func (s *suite) collectives() {
 func (s *suite) sumParts() {
 	const rows, cols = 5, 36
 	for _, parts := range []int{1, 2, 3, 8} {
-		for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3, fp8.E5M2} {
+		for _, d := range append([]fp8.DType{fp8.F32, fp8.BF16}, fp8Formats...) {
 			blocks := []backend.ScaleBlock{backend.PerTensor}
 			if d.IsQuantized() {
 				blocks = []backend.ScaleBlock{backend.PerTensor, {Rows: rows}, backend.PerRow, {Rows: 1, Cols: 16}}

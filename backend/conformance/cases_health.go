@@ -9,8 +9,10 @@ import (
 	"octet/fp8"
 )
 
+var fp8Formats = []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
+
 func (s *suite) health() {
-	for _, codes := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+	for _, codes := range fp8Formats {
 		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
 			s.add(func(b *fixture) {
 				const rows, cols = 17, 133
@@ -56,7 +58,7 @@ func (s *suite) castHealthBlocks() {
 		backend.PerRow, backend.PerColumn, backend.Block1x128, {Rows: 128, Cols: 1}, backend.Block128x128, backend.Block1x32, {Rows: 32, Cols: 1},
 	} {
 		for i, f := range scaleFormats {
-			codes := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}[i]
+			codes := fp8Formats[i]
 			s.add(func(b *fixture) {
 				x := b.uneven(fp8.BF16, rows, cols)
 				for i := range b.values[x] {

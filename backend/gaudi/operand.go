@@ -139,7 +139,7 @@ func (b *builder) widened(t *backend.Tensor, v value) value {
 
 // dequantized returns v in F32, times scaleInv unless that is absent.
 func (b *builder) dequantized(v, scaleInv value) value {
-	if v.typ == libsynapse.E4M3 || v.typ == libsynapse.E5M2 {
+	if v.typ.Size() == 1 {
 		// As in PyTorch's bridge (cast_from_fp8): the code times scale_inv.
 		return b.node("convert_from_fp8_f32", nil, libsynapse.F32, v.sizes, v, scaleInv)
 	}
