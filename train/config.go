@@ -95,8 +95,8 @@ type Precision struct {
 	StatePow2         *bool  `toml:"state_pow2,omitempty" doc:"scales of the optimizer state are powers of two"`
 	StateBlock        *int   `toml:"state_block,omitempty" doc:"elements per scale of the moments: 256; 0: one scale per tensor"`
 	FloorV            *bool  `toml:"floor_v,omitempty" doc:"positive second moments do not underflow to 0"`
-	Reduce            string `toml:"reduce,omitempty" doc:"format in which ranks exchange gradients, if zero_stage is 1: fp32 bf16 e4m3 e5m2"`
-	ReduceGranularity string `toml:"reduce_granularity,omitempty" doc:"of the scales of these gradients: tensor row 1x128"`
+	Reduce            string `toml:"reduce,omitempty" doc:"gradients between ranks with zero_stage 1: fp32 bf16 e4m3 e5m2"`
+	ReduceGranularity string `toml:"reduce_granularity,omitempty" doc:"of their scales: tensor row 1x128"`
 	History           *int   `toml:"history,omitempty" doc:"amax history window of delayed scales, in updates"`
 	Margin            *int   `toml:"margin,omitempty" doc:"binades that delayed scales of inputs keep free"`
 	WeightMargin      *int   `toml:"weight_margin,omitempty" doc:"the same for weights"`

@@ -134,8 +134,10 @@ func (m *mpiRun) String() string {
 
 // mpiArgs returns the arguments of a run of four ranks.
 func mpiArgs(text, dir string, steps int, recipe string, stage int, more ...string) []string {
-	more = append([]string{"--backend", "emu", "--recipe", recipe, "--ranks", "4", fmt.Sprint("train.zero_stage=", stage),
-		"train.accumulate=1", "checkpoint.every=2", "train.eval_every=3"}, more...)
+	more = append([]string{
+		"--backend", "emu", "--recipe", recipe, "--ranks", "4", fmt.Sprint("train.zero_stage=", stage),
+		"train.accumulate=1", "checkpoint.every=2", "train.eval_every=3",
+	}, more...)
 	return trainArgs(text, dir, steps, more...)
 }
 
