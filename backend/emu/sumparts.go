@@ -18,26 +18,26 @@ func (b *binder) sumParts(o *backend.SumParts) func() {
 	}
 	rows, cols, width := out.Rows, out.Cols, cmp.Or(scales.Cols, out.Cols)
 	buffers := b.pieceBuffers(cols)
-	// load decodes a piece of a row, each block with its scale.
-	load := func(dst []float32, row, col int) {
-		for end := col + len(dst); col < end; {
-			n := min(width-col%width, end-col)
-			block := x
-			if scales.F32 != nil {
-				at := scales.Index(row, col)
-				block.Scale = scales.F32[at : at+1]
-			}
-			block.Load(dst[:n], row, col)
-			dst, col = dst[n:], col+n
+	// piece is memory.Matrix.Piece, each block with its scale.
+	piece := func(buffer []float32, row, col int) []float32 {
+		if scales.F32 == nil {
+			return x.Piece(buffer, row, col, len(buffer))
 		}
+		block := x
+		for done := 0; done < len(buffer); {
+			n := min(width-(col+done)%width, len(buffer)-done)
+			at := scales.Index(row, col+done)
+			block.Scale = scales.F32[at : at+1]
+			block.Load(buffer[done:done+n], row, col+done)
+			done += n
+		}
+		return buffer
 	}
 	return b.pool.Pieces(rows, cols, func(worker, row, col, n int) {
 		sum := out.F32[row*out.LD+col:][:n]
-		load(sum, row, col)
+		copy(sum, piece(sum, row, col))
 		for row += rows; row < x.Rows; row += rows {
-			part := buffers[worker][:n]
-			load(part, row, col)
-			simd.Add(sum, part)
+			simd.Add(sum, piece(buffers[worker][:n], row, col))
 		}
 	})
 }
