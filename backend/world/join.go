@@ -63,8 +63,7 @@ func Join(ctx context.Context, o Options) (*Group, error) {
 			o.timing.silent = max(1, int(o.Silence/o.timing.beat))
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Wait, 5*time.Minute))
-	defer cancel()
+	o.Wait = cmp.Or(o.Wait, 5*time.Minute)
 	config, err := o.Secret.tlsConfig()
 	if err != nil {
 		return nil, err
@@ -94,6 +93,8 @@ type arrival struct {
 
 // listen waits for the hellos of all other ranks and starts the hub.
 func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting) (*Group, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.Wait)
+	defer cancel()
 	l, err := inherited()
 	if o.Listener != nil {
 		l = o.Listener
@@ -106,8 +107,6 @@ func (o Options) listen(ctx context.Context, config *tls.Config, mine *greeting)
 		return nil, &Lost{Rank: 0, Cause: fmt.Sprintf("it cannot listen at the rendezvous: %v", err), Code: CodeInput}
 	}
 	defer func() { _ = l.Close() }() // no more ranks are awaited
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	arrivals := make(chan arrival)
 	go accept(ctx, l, config, arrivals)
 	there, here := newLocal()
@@ -192,6 +191,9 @@ func receiveHello(c *tls.Conn) (a arrival) {
 	}
 	var m message
 	if m, a.err = a.conn.receive(); a.err != nil {
+		if refusal, ok := errors.AsType[*net.OpError](a.err); ok && refusal.Op == "remote error" {
+			a.err = errSecret // an alert of TLS: the other process, too, compares the keys
+		}
 		return a
 	}
 	if a.hello = m.Hello; m.Kind != hello || m.Hello == nil {
@@ -304,9 +306,11 @@ func refuseAll(conns []link, lost *Lost) {
 // dial connects to rank 0, which may start later, and waits until all ranks have joined.
 func (o Options) dial(ctx context.Context, config *tls.Config, mine *greeting) (*Group, error) {
 	const shortest, longest = 20 * time.Millisecond, time.Second
+	waiting, cancel := context.WithTimeout(ctx, o.Wait)
+	defer cancel()
 	dialer := tls.Dialer{Config: config}
 	for pause := shortest; ; pause = min(2*pause, longest) {
-		c, err := dialer.DialContext(ctx, "tcp", o.Place.Address)
+		c, err := dialer.DialContext(waiting, "tcp", o.Place.Address)
 		if err == nil {
 			return o.greet(ctx, newConn(c), mine)
 		}
@@ -314,15 +318,18 @@ func (o Options) dial(ctx context.Context, config *tls.Config, mine *greeting) (
 			return nil, &Lost{Rank: mine.Rank, Host: mine.Host, Cause: err.Error(), Code: CodeInput, err: err}
 		}
 		select {
-		case <-ctx.Done():
+		case <-waiting.Done():
 			return nil, &Lost{Rank: 0, Cause: fmt.Sprintf("it does not answer at %s: %v", o.Place.Address, err), Code: CodeFailed, Gone: true, err: err}
 		case <-time.After(pause):
 		}
 	}
 }
 
-// greet waits for rank 0's answer to a hello.
+// greet waits for rank 0's answer to a hello: a little longer than rank 0 waits, which began
+// before, so that all ranks end for the reason that rank 0 tells.
 func (o Options) greet(ctx context.Context, c *conn, mine *greeting) (*Group, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.Wait+linger)
+	defer cancel()
 	stop := context.AfterFunc(ctx, c.close)
 	defer stop()
 	err := c.send(message{Kind: hello, Hello: mine})

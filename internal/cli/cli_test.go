@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
@@ -27,6 +28,12 @@ import (
 // asCommand makes the test binary the octet command.
 const asCommand = "OCTET_TEST_AS_COMMAND"
 
+// Variables that shorten the deadlines of ranks.
+const (
+	joinDeadline    = "OCTET_TEST_JOIN"
+	silenceDeadline = "OCTET_TEST_SILENCE"
+)
+
 func TestMain(m *testing.M) {
 	registerProcesses()
 	// A sweep starts its own binary with the command train.
@@ -37,6 +44,14 @@ func TestMain(m *testing.M) {
 				panic(err)
 			}
 			p.arm()
+		}
+		for variable, to := range map[string]*time.Duration{joinDeadline: &deadlines.join, silenceDeadline: &deadlines.silence} {
+			if text := os.Getenv(variable); text != "" {
+				var err error
+				if *to, err = time.ParseDuration(text); err != nil {
+					panic(err)
+				}
+			}
 		}
 		status := Main(append([]string{"octet"}, os.Args[1:]...), ownSource)
 		emu.Exit(status)

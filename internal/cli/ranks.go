@@ -190,9 +190,14 @@ func (m *member) options(ctx context.Context, o *run.Options) (w world.Options, 
 	if w.Timeout, err = world.Timeout(); err != nil {
 		return w, err
 	}
+	w.Wait, w.Silence = deadlines.join, deadlines.silence
 	w.Identity, err = identity(o)
 	return w, err
 }
+
+// deadlines are those of the rendezvous and of signs of life: 0 for the defaults of world.Options.
+// Tests shorten them.
+var deadlines struct{ join, silence time.Duration }
 
 // identity returns what all processes of a run must have in common. The text is compared
 // later, by its hash, so its paths may differ.
@@ -296,7 +301,7 @@ func (m *member) ended(err error) error {
 
 // print prints an error of this rank.
 func (m *member) print(err error) {
-	if m.place.Rank > 0 {
+	if lost, ok := errors.AsType[*world.Lost](err); m.place.Rank > 0 && (!ok || lost.Rank != m.place.Rank) {
 		err = fmt.Errorf("rank %d: %w", m.place.Rank, err)
 	}
 	m.t.printError(err)

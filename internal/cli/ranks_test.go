@@ -55,9 +55,15 @@ func arguments(of func(rank int) []string) func(int, *exec.Cmd) {
 // runRanks runs ranks at one address; edit adds to the command of a rank.
 func runRanks(t *testing.T, n int, edit func(rank int, c *exec.Cmd)) (e ranksEnd) {
 	t.Helper()
+	return runRanksOf(t, n, n, edit)
+}
+
+// runRanksOf runs the first ranks of n.
+func runRanksOf(t *testing.T, n, ranks int, edit func(rank int, c *exec.Cmd)) (e ranksEnd) {
+	t.Helper()
 	address := freeAddress(t)
-	outs, errs, commands := make([]bytes.Buffer, n), make([]bytes.Buffer, n), make([]*exec.Cmd, n)
-	for rank := range n {
+	outs, errs, commands := make([]bytes.Buffer, ranks), make([]bytes.Buffer, ranks), make([]*exec.Cmd, ranks)
+	for rank := range ranks {
 		c := rankCommand(rank, n, address)
 		edit(rank, c)
 		c.Stdout, c.Stderr = &outs[rank], &errs[rank]
