@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/checkpoint"
 	"octet/internal/disk"
 )
 
@@ -216,4 +217,19 @@ func TestKilledAnywhere(t *testing.T) {
 		})
 		t.Logf("%q: %d kills, %d of them at every change once", config, kills.Load(), len(k.points))
 	}
+}
+
+// intactCheckpoints verifies every checkpoint of a run and lists their steps, newest first.
+func intactCheckpoints(t *testing.T, dir string) (steps []int) {
+	t.Helper()
+	list, err := checkpoint.List(filepath.Join(dir, "checkpoints"))
+	require.NoError(t, err)
+	for _, e := range list {
+		require.NoError(t, e.Damage)
+		c, err := checkpoint.Open(e.Path)
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		steps = append(steps, e.Step)
+	}
+	return steps
 }

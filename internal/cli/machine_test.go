@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"octet/checkpoint"
 )
 
 // machine holds the environment of a process that uses stand-ins for a vendor's libraries.
@@ -67,21 +65,6 @@ func (m machine) sentence(stderr string) string {
 	}
 	require.Len(m.t, errs, 1, stderr)
 	return errs[0]
-}
-
-// intactCheckpoints verifies every checkpoint of a run and lists their steps, newest first.
-func intactCheckpoints(t *testing.T, dir string) (steps []int) {
-	t.Helper()
-	list, err := checkpoint.List(filepath.Join(dir, "checkpoints"))
-	require.NoError(t, err)
-	for _, e := range list {
-		require.NoError(t, e.Damage)
-		c, err := checkpoint.Open(e.Path)
-		require.NoError(t, err)
-		require.NoError(t, c.Close())
-		steps = append(steps, e.Step)
-	}
-	return steps
 }
 
 func copyOf(t *testing.T, dir string) string {
