@@ -241,3 +241,7 @@ func TestDriverThatHangsEndsTheProcess(t *testing.T) {
 	g.succeed("train", "--resume", "--out", dir, "--backend", "cuda", "--json")
 	require.Equal(t, 5, intactCheckpoints(t, dir)[0])
 }
+
+func TestFaultsOfRanksOnGPUs(t *testing.T) {
+	faultsOfRanks(t, newGPU(t).with("OCTET_LIBNCCL="+standin.Build(t, "libnccl"), "STANDIN_GPUS=2"), "cuda")
+}

@@ -250,16 +250,7 @@ func (m machine) ranks(text, dir string) (command *exec.Cmd, stderr *bytes.Buffe
 		list, _ := checkpoint.List(filepath.Join(dir, "checkpoints"))
 		return len(list) > 0
 	}, time.Minute, 20*time.Millisecond, "%s", stderr)
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", command.Process.Pid))
-	require.NoError(m.t, err)
-	for _, path := range threads {
-		for _, pid := range strings.Fields(read(m.t, path)) {
-			_, after, found := strings.Cut(read(m.t, "/proc/"+pid+"/environ"), "\x00OCTET_RANK=")
-			require.True(m.t, found)
-			processes[after[0]-'0'], err = strconv.Atoi(pid)
-			require.NoError(m.t, err)
-		}
-	}
+	copy(processes[:], ranksOf(m.t, command.Process.Pid))
 	require.NotContains(m.t, processes, 0)
 	return command, stderr, processes
 }
@@ -291,4 +282,8 @@ func TestGaudiRankDiesInMidRun(t *testing.T) {
 	for _, pid := range processes {
 		ended(t, pid)
 	}
+}
+
+func TestFaultsOfRanksOnGaudis(t *testing.T) {
+	faultsOfRanks(t, newGaudi(t).with("STANDIN_GAUDI2=2"), "gaudi")
 }
