@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,7 +105,23 @@ func TestPaceOfAStep(t *testing.T) {
 	require.Equal(t, m.last, paceOf(m.last.append(nil)))
 }
 
-// trainPaced trains three ranks whose updates take some ms longer than their computation. It
+// timeless registers emu without a meter, which would measure for ever where computation takes no
+// time.
+var timeless = sync.OnceFunc(func() {
+	d, _, err := backend.Find("emu")
+	if err != nil {
+		panic(err)
+	}
+	d.Name, d.Priority = "emu-timeless", d.Priority-1
+	openEmu := d.Open
+	d.Open = func(device string, o backend.Options) (backend.Backend, error) {
+		b, err := openEmu(device, o)
+		return struct{ backend.Backend }{b}, err
+	}
+	backend.Register(d)
+})
+
+// trainPaced trains ranks whose micro-batches take some ms longer than their computation. It
 // returns the stragglers by step, the paces of the last step, and run.log. In the bubble of the
 // caller, computation takes no time.
 func trainPaced(t *testing.T, steps int, ms ...time.Duration) (slow map[int][]Straggler, last []pace, dir string) {
@@ -112,7 +129,7 @@ func trainPaced(t *testing.T, steps int, ms ...time.Duration) (slow map[int][]St
 	c.Train.Ranks, c.Train.Steps = len(ms), steps
 	require.NoError(t, c.Resolve())
 	dir = filepath.Join(t.TempDir(), "run")
-	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
+	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu-timeless", Threads: 1})
 	require.NoError(t, err)
 	for rank, other := range append([]*Run{r}, r.others...) {
 		other.Trainer.Execute = func(ctx context.Context, program string, x backend.Executable) error {
@@ -136,6 +153,7 @@ func trainPaced(t *testing.T, steps int, ms ...time.Duration) (slow map[int][]St
 // A rank that is slow in every step is named once, after exactly 100 steps, in the report of the
 // step and in run.log. The ranks of a healthy run are not.
 func TestSlowRankIsNamed(t *testing.T) {
+	timeless()
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond
 		slow, last, dir := trainPaced(t, 205, 10, 10, 12)

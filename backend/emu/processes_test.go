@@ -129,7 +129,7 @@ func TestRecipeChangesOverMPI(t *testing.T) {
 	require.NoError(t, g.Leave(t.Context()))
 }
 
-// A step sends the bytes of the plan.
+// A step sends the bytes of the plan, and its collectives count as wait.
 func TestBytesOverMPI(t *testing.T) {
 	for _, stage := range []int{0, 1} {
 		t.Run(fmt.Sprint(stage), func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestBytesOverMPI(t *testing.T) {
 			require.NoError(t, err)
 			counter, ok := r.device.(interface{ BytesSent() int64 })
 			require.True(t, ok)
-			before := counter.BytesSent()
+			before, waited := counter.BytesSent(), g.WaitTime()
 			_, err = r.Next(t.Context())
 			require.NoError(t, err)
 			want, kinds := int64(0), map[string]bool{}
@@ -161,6 +161,7 @@ func TestBytesOverMPI(t *testing.T) {
 			}
 			require.Len(t, kinds, 1+2*stage)
 			require.Equal(t, want, counter.BytesSent()-before)
+			require.Greater(t, g.WaitTime(), waited)
 			require.NoError(t, g.Leave(t.Context()))
 		})
 	}

@@ -214,6 +214,37 @@ func TestRanksReopen(t *testing.T) {
 	})
 }
 
+// The wait of a rank is the time in which its device is in a collective.
+func TestWaitTime(t *testing.T) {
+	inRanks(t, "gaudi2", 2, func(t *testing.T, g *world.Group) {
+		d, err := open("", backend.Options{Group: g})
+		require.NoError(t, err)
+		v := backend.NewVars()
+		x := v.Tensor(backend.Output, "x", fp8.F32, 8)
+		p := v.Program("p")
+		p.Add(&backend.AllReduce{X: x})
+		list, err := d.Load(p)
+		require.NoError(t, err)
+		if g.Rank() == 0 {
+			require.NoError(t, list[0].Run(t.Context()))
+			require.Eventually(t, func() bool { return g.WaitTime() > 0 }, time.Minute, time.Millisecond)
+		}
+		_, err = g.Exchange(t.Context(), "rank 0 waits", nil)
+		require.NoError(t, err)
+		if g.Rank() == 1 {
+			require.Zero(t, g.WaitTime())
+			require.NoError(t, list[0].Run(t.Context()))
+		}
+		require.NoError(t, d.Read(x, make([]byte, x.Bytes())))
+		require.Eventually(t, func() bool {
+			waited := g.WaitTime()
+			time.Sleep(10 * sampleEvery)
+			return g.WaitTime() == waited
+		}, time.Minute, time.Millisecond, "the device has left the collective")
+		require.NoError(t, d.Close())
+	})
+}
+
 // Three ranks do not divide the rows of the matrices.
 func TestShardsWithPadding(t *testing.T) {
 	inRanks(t, "gaudi2", 3, func(t *testing.T, g *world.Group) {
