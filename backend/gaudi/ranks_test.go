@@ -225,17 +225,20 @@ func TestWaitTime(t *testing.T) {
 		p.Add(&backend.AllReduce{X: x})
 		list, err := d.Load(p)
 		require.NoError(t, err)
+		read := func() error { return errors.Join(list[0].Run(t.Context()), d.Read(x, make([]byte, x.Bytes()))) }
 		if g.Rank() == 0 {
-			require.NoError(t, list[0].Run(t.Context()))
+			done := make(chan error)
+			go func() { done <- read() }()
 			require.Eventually(t, func() bool { return g.WaitTime() > 0 }, time.Minute, time.Millisecond)
-		}
-		_, err = g.Exchange(t.Context(), "rank 0 waits", nil)
-		require.NoError(t, err)
-		if g.Rank() == 1 {
+			_, err = g.Exchange(t.Context(), "rank 0 waits", nil)
+			require.NoError(t, err)
+			require.NoError(t, <-done)
+		} else {
+			_, err = g.Exchange(t.Context(), "rank 0 waits", nil)
+			require.NoError(t, err)
 			require.Zero(t, g.WaitTime())
-			require.NoError(t, list[0].Run(t.Context()))
+			require.NoError(t, read())
 		}
-		require.NoError(t, d.Read(x, make([]byte, x.Bytes())))
 		require.Eventually(t, func() bool {
 			waited := g.WaitTime()
 			time.Sleep(10 * sampleEvery)
