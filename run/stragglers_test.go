@@ -54,7 +54,8 @@ func TestStragglers(t *testing.T) {
 			}
 			return []int{100, 111}
 		}, nil, nil},
-		{"single steps vary", func(step int) []int { return []int{100, 10 + step%2*200} }, map[int][]int{}, nil},
+		{"single steps vary", func(step int) []int { return []int{100, 10 + step%2*200} }, nil, nil},
+		{"slow on average", func(step int) []int { return []int{100, 20 + step%2*200} }, map[int][]int{100: {1}}, nil},
 		{"recovered", func(step int) []int {
 			if step > 150 && step <= 400 {
 				return []int{100, 100, 100}
@@ -85,7 +86,11 @@ func TestStragglersDoNotAllocate(t *testing.T) {
 	var s stragglers
 	paces := make([]pace, 64)
 	s.add(paces)
-	require.Zero(t, testing.AllocsPerRun(200, func() { s.add(paces) }))
+	require.Zero(t, testing.AllocsPerRun(20, func() {
+		for range blockSteps {
+			s.add(paces)
+		}
+	}))
 }
 
 // The own time of a step is its duration without collectives. The wait includes the exchange
@@ -122,18 +127,19 @@ var timeless = sync.OnceFunc(func() {
 })
 
 // trainPaced trains ranks whose micro-batches take some ms longer than their computation. It
-// returns the stragglers by step, the paces of the last step, and run.log. In the bubble of the
-// caller, computation takes no time.
+// returns the stragglers by step, the paces of the last step, and the run folder. In the bubble
+// of the caller, computation takes no time. The step before the last one evaluates, and the others
+// wait for rank 0.
 func trainPaced(t *testing.T, steps int, ms ...time.Duration) (slow map[int][]Straggler, last []pace, dir string) {
 	c := tinyConfig(t)
-	c.Train.Ranks, c.Train.Steps = len(ms), steps
+	c.Train.Ranks, c.Train.Steps, c.Train.EvalEvery = len(ms), steps, steps-1
 	require.NoError(t, c.Resolve())
 	dir = filepath.Join(t.TempDir(), "run")
 	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu-timeless", Threads: 1})
 	require.NoError(t, err)
 	for rank, other := range append([]*Run{r}, r.others...) {
 		other.Trainer.Execute = func(ctx context.Context, program string, x backend.Executable) error {
-			if program == "micro.first.last" {
+			if program == "micro.first.last" || program == "eval" && rank == 0 {
 				time.Sleep(ms[rank] * time.Millisecond)
 			}
 			return x.Run(ctx)
