@@ -27,6 +27,7 @@ type Progress struct {
 	ETA         *time.Duration    // see Run.eta; nil after the first step
 	Profile     *Profile          // of the profiled steps, if this is the last of them
 	MFU         *float64          // share of the devices' peak over an interval of steps, if it ends with this one and is known
+	Stragglers  []Straggler       // the ranks that became slow with this step
 	Devices     []backend.Reading // of each device, about a second old; nil if none has sensors
 	SensorError error             // why a device's sensors cannot be read; reported once
 }
@@ -81,7 +82,7 @@ func (r *Run) train(ctx context.Context, report func(Progress)) error {
 	defer watch.stop()
 	var first time.Duration // end of the first step
 	var err error
-	if r.agreed, err = r.agree(ctx, Progress{StepResult: train.StepResult{Step: r.Trainer.StepsDone()}}, nil); err != nil {
+	if r.agreed, err = r.agree(ctx, &Progress{StepResult: train.StepResult{Step: r.Trainer.StepsDone()}}, nil); err != nil {
 		return r.withLastCheckpoint(err)
 	}
 	for r.Trainer.StepsDone() < r.Config.Train.Steps {
@@ -136,7 +137,11 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 		return p, false, err
 	}
 	phase, due, measure := r.Trainer.Phase, r.due(r.Trainer.StepsDone()+1), r.agreed.measure
+	if !r.Trainer.UnderWay() {
+		r.pace.begin(r.group.WaitTime())
+	}
 	p.StepResult, err = r.next(steady, due == dueTasks{} && r.agreed == agreement{})
+	r.pace.end(p.Elapsed, r.group.WaitTime())
 	if p.Step > 0 { // the step is done, even if it is the last of too many skipped ones
 		r.executed++
 		if err != nil {
@@ -222,7 +227,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 // an error if the records of a rank could not be written.
 func (r *Run) endStep(ctx context.Context, p *Progress) (err error) {
 	recordErr := r.record(*p)
-	if r.agreed, err = r.agree(ctx, *p, recordErr); err != nil {
+	if r.agreed, err = r.agree(ctx, p, recordErr); err != nil {
 		return errors.Join(recordErr, err)
 	}
 	if !r.agreed.rescue {

@@ -74,10 +74,15 @@ func (r *Run) publish(m writers.Metrics, t writers.Timing) {
 		took = now.Sub(r.published.at)
 	}
 	r.published.at, r.published.longest, r.published.step = now, max(r.published.longest, took), seconds(float64(t.StepSeconds))
+	var ranks []exporter.Rank
+	for _, p := range r.stragglers.paces {
+		ranks = append(ranks, exporter.Rank{Own: p.own, Wait: p.wait})
+	}
 	r.exporter.Publish(&exporter.State{
 		At: now, Timeout: r.stepTimeout(), Steps: r.Config.Train.Steps, Metrics: m, Timing: t,
 		Recipe: r.Trainer.Recipe.Name, Backend: r.Device.Spec().Name(),
 		Tokens: r.Tokens(), ValLoss: r.published.valLoss, Skipped: r.published.skipped, Health: r.published.health,
+		Ranks: ranks, Silence: r.group.Silence,
 		Checkpoint: r.saver.last.step, CheckpointAt: r.saver.last.at,
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,33 @@ func TestExporterServesTheRecords(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, served, "\noctet_checkpoint_step 4\n", "of the previous process")
 	require.NotContains(t, served, "octet_checkpoint_timestamp")
+	require.NoError(t, r.Close())
+}
+
+// The exporter serves the times of each rank in the step before the last one.
+func TestExporterServesTheRanks(t *testing.T) {
+	c := tinyConfig(t)
+	c.Train.Steps, c.Train.Ranks = 3, 2
+	require.NoError(t, c.Resolve())
+	r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, MetricsAddr: "0"})
+	require.NoError(t, err)
+	var before []pace
+	require.NoError(t, r.Train(t.Context(), func(p Progress) {
+		served, err := scrape(r)
+		require.NoError(t, err)
+		if p.Step == 1 {
+			require.NotContains(t, served, "octet_rank")
+		}
+		for rank, x := range before {
+			require.Contains(t, served, fmt.Sprintf("\noctet_rank_own_seconds{rank=\"%d\"} %v\n", rank, x.own.Seconds()))
+			require.Contains(t, served, fmt.Sprintf("\noctet_rank_wait_seconds{rank=\"%d\"} %v\n", rank, x.wait.Seconds()))
+			require.Contains(t, served, fmt.Sprintf("\noctet_rank_silence_seconds{rank=\"%d\"} ", rank))
+			require.Positive(t, x.own)
+			require.Positive(t, x.wait)
+		}
+		before = slices.Clone(r.stragglers.paces)
+	}))
+	require.Len(t, before, 2)
 	require.NoError(t, r.Close())
 }
 

@@ -244,8 +244,8 @@ const (
 )
 
 // agree tells the other ranks what this one knows, and returns what follows for all of them.
-// The ranks also compare their losses.
-func (r *Run) agree(ctx context.Context, p Progress, recordErr error) (a agreement, err error) {
+// The ranks also compare their losses, and rank 0 their paces.
+func (r *Run) agree(ctx context.Context, p *Progress, recordErr error) (a agreement, err error) {
 	mine := agreement{
 		stop: ctx.Err() != nil, save: len(r.requests) > 0, rescue: recordErr != nil,
 		signal:  signalOf(ctx),
@@ -254,13 +254,15 @@ func (r *Run) agree(ctx context.Context, p Progress, recordErr error) (a agreeme
 	if r.group == nil {
 		return mine, nil
 	}
+	begin := time.Now()
 	all, err := r.group.Exchange(context.WithoutCancel(ctx), "the end of a step", r.ending(mine, p.Loss))
 	if err != nil {
 		return a, err
 	}
+	r.pace.exchanged(time.Since(begin), r.Trainer.UnderWay())
 	var flags byte
 	signal := 0
-	readings := make([][]byte, len(all))
+	readings, paces := make([][]byte, len(all)), make([]pace, len(all))
 	for rank, m := range all {
 		flags |= m[0]
 		signal = max(signal, int(m[1]))
@@ -268,7 +270,11 @@ func (r *Run) agree(ctx context.Context, p Progress, recordErr error) (a agreeme
 			return a, fmt.Errorf("the loss of step %d is %v on rank %d and %v on rank %d: the ranks compute different results, so check their memory and their versions",
 				p.Step, math.Float64frombits(loss), rank, p.Loss, r.rank())
 		}
+		paces[rank] = paceOf(m[endingBytes-paceBytes:])
 		readings[rank] = m[endingBytes:]
+	}
+	if r.rank() == 0 && p.Elapsed > 0 { // not before the first step
+		p.Stragglers = r.addPaces(p.Step, paces)
 	}
 	return agreement{
 		stop: flags&bitStop != 0, signal: signal, save: flags&bitSave != 0, measure: flags&bitMeasure != 0, rescue: flags&bitRescue != 0,
@@ -277,7 +283,7 @@ func (r *Run) agree(ctx context.Context, p Progress, recordErr error) (a agreeme
 
 // endingBytes is the size of what a rank tells at the end of a step, without the reading of its
 // sensors that follows.
-const endingBytes = 10
+const endingBytes = 10 + paceBytes
 
 // ending returns what this rank tells the others at the end of a step.
 func (r *Run) ending(a agreement, loss float64) []byte {
@@ -291,7 +297,8 @@ func (r *Run) ending(a agreement, loss float64) []byte {
 	set(a.save, bitSave)
 	set(a.measure, bitMeasure)
 	set(a.rescue, bitRescue)
-	return append(binary.LittleEndian.AppendUint64([]byte{flags, byte(a.signal)}, math.Float64bits(loss)), r.telemetry.message()...)
+	told := binary.LittleEndian.AppendUint64([]byte{flags, byte(a.signal)}, math.Float64bits(loss))
+	return append(r.pace.last.append(told), r.telemetry.message()...)
 }
 
 // devices returns the readings of all ranks' devices; nil if none has sensors.

@@ -111,6 +111,8 @@ type Run struct {
 	published   published
 	telemetry   *telemetry
 	utilization utilization
+	pace        paceMeter
+	stragglers  stragglers       // of rank 0
 	profile     *profiler        // nil if not requested, or done
 	requests    <-chan os.Signal // Options.Save
 }

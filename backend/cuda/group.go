@@ -20,6 +20,8 @@ import (
 //   - The device copies a mark to the host before and after each collective. The goroutine
 //     tells the group how far the device is, and whether it waits in a collective. A host
 //     that waits for a device which computes does not wait for other ranks.
+//   - It samples the mark more often to measure the device's time in collectives, without a
+//     call to the driver.
 //   - An error of the device or of NCCL's communicator ends the group.
 //   - When the group has ended, it aborts the communicator, so that the host's waits return.
 //     The memory that an aborted kernel writes, and everything computed from it, is invalid,
@@ -38,6 +40,9 @@ type member struct {
 
 const (
 	watchEvery = 200 * time.Millisecond
+	// sampleEvery is short against ten steps, over which the times are averaged. A sample is a read
+	// of host memory.
+	sampleEvery = 5 * time.Millisecond
 	// releaseTimeout is how long Close waits until NCCL's communicator is freed. On a lost
 	// device that may never happen.
 	releaseTimeout = 10 * time.Second
@@ -106,15 +111,20 @@ func (d *device) withChoices(load func() error) error {
 // watch runs until the device is closed or the group has ended.
 func (m *member) watch(d *device, s *libcuda.Stream) {
 	defer close(m.watched)
-	ticker := time.NewTicker(watchEvery)
+	ticker, samples := time.NewTicker(watchEvery), time.NewTicker(sampleEvery)
 	defer ticker.Stop()
-	for {
+	defer samples.Stop()
+	for last := time.Now(); ; {
 		select {
 		case <-m.closing:
 			return
 		case <-m.group.Done():
 			m.abort()
 			return
+		case now := <-samples.C:
+			m.sample(d.mark(), now.Sub(last))
+			last = now
+			continue
 		case <-ticker.C:
 		}
 		m.tell(d.mark())
@@ -133,6 +143,14 @@ func (m *member) tell(mark uint64) {
 	}
 	if !in {
 		m.group.Continues()
+	}
+}
+
+// sample adds the time since the last sample to the wait of this rank if the device is in a
+// collective.
+func (m *member) sample(mark uint64, since time.Duration) {
+	if _, in := m.collectiveOf(mark); in {
+		m.group.AddWait(since)
 	}
 }
 

@@ -239,6 +239,29 @@ func TestOneRankLosesItsDevice(t *testing.T) {
 	}
 }
 
+// The wait of a rank is the time in which its device is in a collective.
+func TestWaitTime(t *testing.T) {
+	standIns(t)
+	standin.Set(t, "STANDIN_GPUS", "2")
+	p := openPair(t, "", time.Minute)
+	require.NoError(t, p.run[0].Run(t.Context()))
+	require.Eventually(t, func() bool { return p.groups[0].WaitTime() > 0 }, time.Minute, time.Millisecond)
+	require.Zero(t, p.groups[1].WaitTime())
+	require.NoError(t, p.run[1].Run(t.Context()))
+	for rank := range p.devices {
+		_, err := p.read(rank)
+		require.NoError(t, err)
+	}
+
+	m := &member{group: world.Local(2, time.Minute)[0]}
+	m.names.Store(&[]string{"first", "second"})
+	for mark := range uint64(5) { // 1 and 3 are in a collective
+		m.sample(mark, time.Second)
+	}
+	require.Equal(t, 2*time.Second, m.group.WaitTime())
+	require.Zero(t, testing.AllocsPerRun(10, func() { m.sample(1, time.Second) }))
+}
+
 // A rank waits for a missing rank until the timeout.
 func TestMissingRank(t *testing.T) {
 	standIns(t)

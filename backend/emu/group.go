@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"octet/backend"
 	"octet/backend/emu/pool"
@@ -83,7 +84,11 @@ func (g *group) wait(ctx context.Context, what *string) error {
 	}
 	g.mu.Unlock()
 	g.Waits(what)
-	defer g.Continues()
+	begin := time.Now()
+	defer func() {
+		g.AddWait(time.Since(begin))
+		g.Continues()
+	}()
 	wake := g.wake[g.Rank()]
 	select {
 	case <-wake:

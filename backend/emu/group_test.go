@@ -236,6 +236,37 @@ func TestFindingOfOneRank(t *testing.T) {
 	})
 }
 
+// A rank's wait is the time in which it waits for the others in collectives, not that of its own
+// ops.
+func TestWaitTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups := world.Local(2, 10*time.Minute)
+		errs := together(2, func(rank int) error {
+			d, err := Open("", backend.Options{Threads: 2, Group: groups[rank]})
+			if err != nil {
+				return err
+			}
+			vars := backend.NewVars()
+			p, x := vars.Program("p"), vars.Tensor(backend.Output, "x", fp8.F32, 4)
+			p.Add(&backend.AllReduce{X: x})
+			loaded, err := d.Load(p)
+			if err != nil {
+				return err
+			}
+			for step := range 3 { // rank 0 waits 4 s in all, rank 1 waits 1 s
+				time.Sleep([][]time.Duration{{0, 1, 2}, {3, 0, 3}}[rank][step] * time.Second)
+				if err := loaded[0].Run(t.Context()); err != nil {
+					return err
+				}
+			}
+			return errors.Join(d.Close(), groups[rank].Leave(t.Context()))
+		})
+		require.Equal(t, make([]error, 2), errs)
+		require.Equal(t, 4*time.Second, groups[0].WaitTime())
+		require.Equal(t, time.Second, groups[1].WaitTime())
+	})
+}
+
 // A group of one rank stays usable after a cancelled run.
 func TestOneRankStaysUsable(t *testing.T) {
 	tr := newTrial(t)

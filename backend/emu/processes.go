@@ -85,7 +85,9 @@ func (b *binder) overProcesses(n *backend.Node, run kernel) kernel {
 			return err
 		}
 		g.Waits(&what)
+		begin := time.Now()
 		err := run(ctx)
+		g.AddWait(time.Since(begin))
 		g.Continues()
 		if lost := g.lost(); lost != nil {
 			return lost

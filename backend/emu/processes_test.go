@@ -129,7 +129,7 @@ func TestRecipeChangesOverMPI(t *testing.T) {
 	require.NoError(t, g.Leave(t.Context()))
 }
 
-// A step sends the bytes of the plan.
+// A step sends the bytes of the plan, and its collectives count as wait.
 func TestBytesOverMPI(t *testing.T) {
 	for name, kindsOf := range map[string]int{"zero_stage=0": 1, "zero_stage=1": 3, "reduce=e4m3": 4} {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestBytesOverMPI(t *testing.T) {
 			require.NoError(t, err)
 			counter, ok := r.device.(interface{ BytesSent() int64 })
 			require.True(t, ok)
-			before := counter.BytesSent()
+			before, waited := counter.BytesSent(), g.WaitTime()
 			_, err = r.Next(t.Context())
 			require.NoError(t, err)
 			want, kinds := int64(0), map[string]bool{}
@@ -165,6 +165,7 @@ func TestBytesOverMPI(t *testing.T) {
 			}
 			require.Len(t, kinds, kindsOf)
 			require.Equal(t, want, counter.BytesSent()-before)
+			require.Greater(t, g.WaitTime(), waited)
 			require.NoError(t, g.Leave(t.Context()))
 		})
 	}

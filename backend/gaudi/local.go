@@ -35,7 +35,7 @@ type local struct {
 
 	// staging is host memory for copies: its first half for copies to the device, of
 	// which used bytes may be in flight, the second for copies from the device. After
-	// both halves comes the number of the last collective that the stream reached.
+	// both halves comes the last mark of the stream, see collectives.
 	staging *libsynapse.Host
 	used    int
 
@@ -47,7 +47,7 @@ type local struct {
 	collectives collectives
 }
 
-// commands are a prepared list, and the device address of the numbers of its collectives.
+// commands are a prepared list, and the device address of the marks of its collectives.
 type commands struct {
 	list  []command
 	table libsynapse.Ptr // 0: the list has no collectives
@@ -126,7 +126,7 @@ func (l *local) start() (err error) {
 			return err
 		}
 	}
-	l.staging, err = l.Host(2*stagingBytes + numberBytes)
+	l.staging, err = l.Host(2*stagingBytes + markBytes)
 	return err
 }
 
@@ -247,7 +247,7 @@ func (l *local) compile(list []program) ([]compiled, error) {
 
 func (l *local) prepare(list []command) (number int, err error) {
 	err = l.locked(func() error {
-		table, err := l.uploadNumbers(list)
+		table, err := l.uploadMarks(list)
 		if err == nil {
 			l.next++
 			number = l.next
@@ -299,10 +299,13 @@ func (l *local) issue(list, from, to int) error {
 	for i := from; i < to; i++ {
 		c := &all.list[i]
 		if c.Transfer != nil {
-			if err := l.noteArrival(all, i); err != nil {
+			if err := l.sendMark(all, i, 0); err != nil {
 				return err
 			}
 			if err := l.transfer(c.Transfer); err != nil {
+				return err
+			}
+			if err := l.sendMark(all, i, 1); err != nil {
 				return err
 			}
 			continue

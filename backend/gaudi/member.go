@@ -16,7 +16,8 @@ import (
 // member connects this process's device to those of the other ranks. It outlives the backends
 // that a change of recipe closes and opens. A goroutine tells the group the last collective that
 // the device has reached, and whether the host waits for the device, because a host that waits
-// for its device may wait for all other ranks.
+// for its device may wait for all other ranks. It samples the device's marks more often to
+// measure the device's time in collectives, without a call to the device.
 //
 // HCCL has no call that ends a collective: if the group ends, the process must end.
 type member struct {
@@ -25,7 +26,12 @@ type member struct {
 	stop  chan struct{} // closed to end the goroutine
 }
 
-const watchEvery = 200 * time.Millisecond
+const (
+	watchEvery = 200 * time.Millisecond
+	// sampleEvery is short against ten steps, over which the times are averaged. A sample is a read
+	// of host memory.
+	sampleEvery = 5 * time.Millisecond
+)
 
 func (l *local) uniqueID() ([]byte, error) { return libsynapse.UniqueID() }
 
@@ -57,21 +63,28 @@ func (l *local) join(g *world.Group) error {
 
 // watch runs until the member is closed or the group has ended.
 func (m *member) watch(l *local) {
-	ticker := time.NewTicker(watchEvery)
+	ticker, samples := time.NewTicker(watchEvery), time.NewTicker(sampleEvery)
 	defer ticker.Stop()
-	for {
+	defer samples.Stop()
+	for last := time.Now(); ; {
 		select {
 		case <-m.stop:
 			return
 		case <-m.group.Done():
 			l.lost.Store(true) // pending work waits for the other ranks forever
 			return
+		case now := <-samples.C:
+			if l.mark()%2 == 1 { // in a collective
+				m.group.AddWait(now.Sub(last))
+			}
+			last = now
+			continue
 		case <-ticker.C:
 		}
-		number := l.reached()
-		m.group.AtOp(int(number))
-		if l.waiting.Load() && number > 0 {
-			name := l.collectives.name(number)
+		mark := l.mark()
+		m.group.AtOp(int(mark))
+		if l.waiting.Load() && mark > 0 {
+			name := l.collectives.name(mark)
 			m.group.Waits(&name)
 		} else {
 			m.group.Continues()

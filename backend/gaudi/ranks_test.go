@@ -214,6 +214,40 @@ func TestRanksReopen(t *testing.T) {
 	})
 }
 
+// The wait of a rank is the time in which its device is in a collective.
+func TestWaitTime(t *testing.T) {
+	inRanks(t, "gaudi2", 2, func(t *testing.T, g *world.Group) {
+		d, err := open("", backend.Options{Group: g})
+		require.NoError(t, err)
+		v := backend.NewVars()
+		x := v.Tensor(backend.Output, "x", fp8.F32, 8)
+		p := v.Program("p")
+		p.Add(&backend.AllReduce{X: x})
+		list, err := d.Load(p)
+		require.NoError(t, err)
+		read := func() error { return errors.Join(list[0].Run(t.Context()), d.Read(x, make([]byte, x.Bytes()))) }
+		if g.Rank() == 0 {
+			done := make(chan error)
+			go func() { done <- read() }()
+			require.Eventually(t, func() bool { return g.WaitTime() > 0 }, time.Minute, time.Millisecond)
+			_, err = g.Exchange(t.Context(), "rank 0 waits", nil)
+			require.NoError(t, err)
+			require.NoError(t, <-done)
+		} else {
+			_, err = g.Exchange(t.Context(), "rank 0 waits", nil)
+			require.NoError(t, err)
+			require.Zero(t, g.WaitTime())
+			require.NoError(t, read())
+		}
+		require.Eventually(t, func() bool {
+			waited := g.WaitTime()
+			time.Sleep(10 * sampleEvery)
+			return g.WaitTime() == waited
+		}, time.Minute, time.Millisecond, "the device has left the collective")
+		require.NoError(t, d.Close())
+	})
+}
+
 // Three ranks do not divide the rows of the matrices.
 func TestShardsWithPadding(t *testing.T) {
 	inRanks(t, "gaudi2", 3, func(t *testing.T, g *world.Group) {

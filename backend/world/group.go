@@ -27,6 +27,7 @@ type Group struct {
 	step, ops  atomic.Int64
 	collective atomic.Pointer[string] // the last one that this rank reached; nil: none
 	waiting    atomic.Bool            // in it
+	waited     atomic.Int64           // ns, see WaitTime
 
 	lanes [lanes]exchanges
 
@@ -180,6 +181,23 @@ func (g *Group) Continues() {
 	if g != nil {
 		g.waiting.Store(false)
 	}
+}
+
+// AddWait records that this rank spent d in collectives. It costs an atomic addition.
+func (g *Group) AddWait(d time.Duration) {
+	if g != nil {
+		g.waited.Add(int64(d))
+	}
+}
+
+// WaitTime returns how long this rank has been in collectives, as its backend measured it: the
+// wait for the other ranks, and the transfer where a library does both. It is 0 on a backend that
+// does not call AddWait.
+func (g *Group) WaitTime() time.Duration {
+	if g == nil {
+		return 0
+	}
+	return time.Duration(g.waited.Load())
 }
 
 // maxData is the maximum size of a rank's data in a message, in bytes. More data takes several

@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -289,6 +290,26 @@ func TestCollectiveThatHangs(t *testing.T) {
 	requireLost(t, groups, 0, "in step 3: all ranks waited for 400ms in all-reduce of grads, which does not complete: a device hangs, or the network between the devices failed (OCTET_TIMEOUT gives more time)")
 }
 
+// Rank 0 knows the host of each rank, and since when a rank is silent.
+func TestHostsAndSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, toFirst := newLocal()
+		second, toSecond := newLocal()
+		h := newHub(timing{beat: time.Minute, silent: 10, stall: 10}, []string{"node1", "node2"}, []link{toFirst, toSecond})
+		g := &Group{hub: h}
+		time.Sleep(3 * time.Second)
+		require.NoError(t, second.send(message{Kind: alive}))
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		require.Equal(t, 5*time.Second, g.Silence(0))
+		require.Equal(t, 2*time.Second, g.Silence(1))
+		require.Equal(t, "node2", g.Host(1))
+		first.close()
+		second.close()
+		<-h.finished
+	})
+}
+
 // RanOp and Waits are called for every op, and the beats of a world in one process run beside
 // them.
 func TestOpsDoNotAllocate(t *testing.T) {
@@ -297,9 +318,11 @@ func TestOpsDoNotAllocate(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		g.RanOp()
 		g.Waits(&what)
+		g.AddWait(time.Second)
 		g.Continues()
 		time.Sleep(time.Millisecond)
 	}))
+	require.Equal(t, 101*time.Second, g.WaitTime(), "the first call warms up")
 	require.NoError(t, g.Leave(t.Context()))
 }
 

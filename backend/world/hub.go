@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,6 +16,7 @@ type hub struct {
 	events   chan event
 	finished chan struct{} // closed when all members were told the end
 	stalled  int           // beats without progress of any member
+	began    time.Time
 }
 
 // member is the hub's side of a rank's connection.
@@ -30,7 +32,8 @@ type member struct {
 	waits     bool   // in it
 	moved     bool   // since the last beat of the hub
 	left      bool
-	closed    bool // its connection
+	closed    bool         // its connection
+	heard     atomic.Int64 // when its last message came, in ns since the hub began
 }
 
 // event is a message of a member, or the end of its connection.
@@ -45,7 +48,7 @@ const queue = 64
 
 // newHub starts a hub over connections, by rank.
 func newHub(t timing, hosts []string, conns []link) *hub {
-	h := &hub{timing: t, events: make(chan event, len(conns)), finished: make(chan struct{})}
+	h := &hub{timing: t, events: make(chan event, len(conns)), finished: make(chan struct{}), began: time.Now()}
 	for rank, c := range conns {
 		m := &member{host: hosts[rank], conn: c, out: make(chan message, queue)}
 		h.members = append(h.members, m)
@@ -145,6 +148,7 @@ func (h *hub) handle(e event) (over bool, lost *Lost) {
 		return true, h.gone(e.rank, closedCause)
 	}
 	m.silent = 0
+	m.heard.Store(int64(time.Since(h.began)))
 	switch e.Kind {
 	case alive:
 		m.moved = m.moved || m.step != e.Step || m.ops != e.Ops
@@ -267,4 +271,22 @@ func (h *hub) gone(rank int, cause string) *Lost {
 func (h *hub) lost(rank int, cause string) *Lost {
 	m := h.members[rank]
 	return &Lost{Rank: rank, Host: m.host, Step: m.step, Cause: cause, Code: CodeFailed}
+}
+
+// Host returns the host of a rank's process, empty if the rank is in this one. Only rank 0 knows
+// it.
+func (g *Group) Host(rank int) string {
+	if g == nil || g.hub == nil {
+		return ""
+	}
+	return g.hub.members[rank].host
+}
+
+// Silence returns the time since rank 0 got a message of a rank. Each rank sends one a second.
+// Other ranks do not know it, and return 0.
+func (g *Group) Silence(rank int) time.Duration {
+	if g == nil || g.hub == nil {
+		return 0
+	}
+	return time.Since(g.hub.began) - time.Duration(g.hub.members[rank].heard.Load())
 }

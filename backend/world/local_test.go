@@ -130,6 +130,10 @@ func TestNilGroup(t *testing.T) {
 	what := "all-reduce"
 	g.Waits(&what)
 	g.Continues()
+	g.AddWait(time.Second)
+	require.Zero(t, g.WaitTime())
+	require.Zero(t, g.Silence(0))
+	require.Empty(t, g.Host(0))
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	type exchange = func(context.Context, string, []byte) ([][]byte, error)

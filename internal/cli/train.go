@@ -273,6 +273,9 @@ func (c trainCmd) train(t *terminal, m *member, r *run.Run, status *writers.Stat
 		if p.SensorError != nil {
 			status.Print(fmt.Sprintf("step %d: %v; training continues without telemetry (%s doctor shows why)", p.Step, p.SensorError, shellQuote(t.name)))
 		}
+		for _, s := range p.Stragglers {
+			status.Print(stragglerText(p.Step, s))
+		}
 		if p.Requested {
 			status.Print(fmt.Sprintf("step %d: writing the checkpoint that SIGUSR1 requested, while training continues", p.Step))
 		}
@@ -336,6 +339,16 @@ func (c trainCmd) train(t *terminal, m *member, r *run.Run, status *writers.Stat
 		err = fmt.Errorf("none of the %d steps made an update, since no loss or gradient was finite: lower optimizer.lr, or check the initial weights with octet inspect", steps)
 	}
 	return err
+}
+
+// stragglerText names a slow rank.
+func stragglerText(step int, s run.Straggler) string {
+	where := ""
+	if s.Host != "" {
+		where = " on " + s.Host
+	}
+	return fmt.Sprintf("step %d: rank %d%s is slow: its own time is %.4g s a step, the median of all ranks %.4g s; all ranks wait for it, so check its device and its machine",
+		step, s.Rank, where, s.Own.Seconds(), s.Median.Seconds())
 }
 
 // spikeText says how far the loss rose, and whether the run rewinds.

@@ -68,6 +68,15 @@ type State struct {
 
 	Checkpoint   int       // step of the latest; 0: none
 	CheckpointAt time.Time // when it was complete; zero: before this process began
+
+	Ranks   []Rank                       // times of all ranks in the step before; nil: one rank, or the first step
+	Silence func(rank int) time.Duration // since the last sign of life of one of Ranks
+}
+
+// Rank are the times of a rank in a step.
+type Rank struct {
+	Own  time.Duration // outside collectives
+	Wait time.Duration // in collectives, and in the exchange before the step
 }
 
 // Open listens on an address, see Address. Port 0 selects a free port.

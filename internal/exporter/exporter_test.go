@@ -93,6 +93,8 @@ func TestMetrics(t *testing.T) {
 			},
 		},
 		Checkpoint: 10, CheckpointAt: time.Unix(1_700_000_000, 0),
+		Ranks:   []Rank{{Own: 200 * time.Millisecond, Wait: 50 * time.Millisecond}, {Own: 250 * time.Millisecond}},
+		Silence: func(rank int) time.Duration { return time.Duration(rank) * time.Second },
 		Health: writers.Metrics{
 			Step: 10,
 			FP8: map[string]writers.FP8Stats{
@@ -120,6 +122,9 @@ func TestMetrics(t *testing.T) {
 		`octet_device_power_watts{rank="0"}`: 612.5, `octet_device_power_watts{rank="1"}`: 600,
 		`octet_device_temperature_celsius{rank="0"}`: 61, `octet_device_clock_hertz{rank="0"}`: 1.98e9,
 		`octet_device_throttled{rank="0"}`: 1, `octet_device_throttled{rank="1"}`: 0, `octet_device_energy_joules_total{rank="0"}`: 1e6,
+		`octet_rank_own_seconds{rank="0"}`: 0.2, `octet_rank_own_seconds{rank="1"}`: 0.25,
+		`octet_rank_wait_seconds{rank="0"}`: 0.05, `octet_rank_wait_seconds{rank="1"}`: 0,
+		`octet_rank_silence_seconds{rank="0"}`: 0, `octet_rank_silence_seconds{rank="1"}`: 1,
 		"octet_health_step":                        10,
 		`octet_fp8_saturated_ratio{cast="a.e4m3"}`: 0.25, `octet_fp8_saturated_ratio{cast="a.e4m3.1x32"}`: 0,
 		`octet_fp8_flushed_ratio{cast="a.e4m3"}`: 0.5, `octet_fp8_flushed_ratio{cast="a.e4m3.1x32"}`: 0,
@@ -139,9 +144,38 @@ func TestMetrics(t *testing.T) {
 
 	e.Publish(&State{})
 	_, _, body = get(t, e.URL())
-	for _, absent := range []string{"octet_val_loss", "octet_mfu", "octet_checkpoint", "octet_device", "octet_fp8", "octet_health"} {
+	for _, absent := range []string{"octet_val_loss", "octet_mfu", "octet_checkpoint", "octet_device", "octet_fp8", "octet_health", "octet_rank"} {
 		require.NotContains(t, body, absent)
 	}
+}
+
+// Of more than 64 ranks, the 8 slowest have samples.
+func TestSlowestRanks(t *testing.T) {
+	e := open(t)
+	shown := func(n int) (ranks []int) {
+		s := &State{Silence: func(rank int) time.Duration { return time.Duration(rank) * time.Second }}
+		for rank := range n { // the last ranks are the slowest, but rank 3
+			s.Ranks = append(s.Ranks, Rank{Own: time.Duration(rank) * time.Millisecond})
+		}
+		s.Ranks[3].Own = time.Minute
+		e.Publish(s)
+		_, _, body := get(t, e.URL())
+		samples, _, err := parse(body)
+		require.NoError(t, err)
+		for rank := range n {
+			own, ok := samples[fmt.Sprintf(`octet_rank_own_seconds{rank="%d"}`, rank)]
+			silence, same := samples[fmt.Sprintf(`octet_rank_silence_seconds{rank="%d"}`, rank)]
+			require.Equal(t, ok, same)
+			if ok {
+				require.Equal(t, s.Ranks[rank].Own.Seconds(), own)
+				require.Equal(t, float64(rank), silence)
+				ranks = append(ranks, rank)
+			}
+		}
+		return ranks
+	}
+	require.Len(t, shown(64), 64)
+	require.Equal(t, []int{3, 58, 59, 60, 61, 62, 63, 64}, shown(65))
 }
 
 // A run is healthy while it starts, makes steps, or is done. It is unhealthy if a step exceeds

@@ -36,6 +36,13 @@ func (e *Exporter) text() []byte {
 		ranks = append(ranks, strconv.Itoa(rank))
 	}
 	samples(&t, sensors, "rank", ranks, func(i int) writers.Device { return s.Timing.Devices[i] })
+	shown := shownRanks(s.Ranks)
+	ranks = ranks[:0]
+	for _, rank := range shown {
+		ranks = append(ranks, strconv.Itoa(rank))
+	}
+	samples(&t, paces, "rank", ranks, func(i int) Rank { return s.Ranks[shown[i]] })
+	samples(&t, silences, "rank", ranks, func(i int) time.Duration { return s.Silence(shown[i]) })
 	if s.Health.Step > 0 {
 		t.family("octet_health_step", "gauge", "Step of the octet_fp8 and octet_swiglu metrics.")
 		t.sample(float64(s.Health.Step))
@@ -106,6 +113,38 @@ var sensors = []family[writers.Device]{
 		return float64(min(1, len(d.Throttled))), d.Throttled != nil
 	}},
 	{"octet_device_energy_joules_total", "counter", "Energy since this process started to train.", known(func(d writers.Device) *float64 { return d.Energy })},
+}
+
+// paces are the families with a sample for each rank, or for the slowest ranks, see shownRanks.
+var paces = []family[Rank]{
+	{"octet_rank_own_seconds", "gauge", "Own time of the rank in the step before the last one: its duration without collectives. Of more than 64 ranks, the 8 slowest have this and the other octet_rank metrics.", always(func(r Rank) float64 { return r.Own.Seconds() })},
+	{"octet_rank_wait_seconds", "gauge", "Time of the rank in collectives in the step before the last one, and in the exchange before that step.", always(func(r Rank) float64 { return r.Wait.Seconds() })},
+}
+
+// silences are those of the signs of life.
+var silences = []family[time.Duration]{
+	{"octet_rank_silence_seconds", "gauge", "Time since the last sign of life of the rank, which sends one a second.", always(time.Duration.Seconds)},
+}
+
+const (
+	manyRanks    = 64 // whose samples a server stores without effort
+	slowestRanks = 8
+)
+
+// shownRanks returns the ranks that have samples, in order: all, or of more than manyRanks the
+// slowestRanks with the longest own time.
+func shownRanks(all []Rank) []int {
+	list := make([]int, len(all))
+	for rank := range list {
+		list[rank] = rank
+	}
+	if len(all) <= manyRanks {
+		return list
+	}
+	slices.SortStableFunc(list, func(a, b int) int { return cmp.Compare(all[b].Own, all[a].Own) })
+	list = list[:slowestRanks]
+	slices.Sort(list)
+	return list
 }
 
 // casts are the families with a sample for each cast to FP8. For a per-tensor cast,
