@@ -148,7 +148,7 @@ func (t *Trainer) issue(ctx context.Context) error {
 		t.calibrated, t.histories = true, nil
 	}
 	step, from := t.step+t.flights.n, t.device.loader.Position()
-	t.group.AtStep(step + 1)
+	t.group.AtStep(t.step + 1) // the device computes the oldest step in flight
 	if err := t.runStep(ctx, step); err != nil {
 		return errors.Join(err, t.device.loader.Restore(from))
 	}
@@ -185,6 +185,9 @@ func (t *Trainer) collect(ctx context.Context) (StepResult, error) {
 	t.flights.n--
 	if err := t.readReport(report, &res); err != nil {
 		return StepResult{}, err
+	}
+	if t.UnderWay() {
+		t.group.AtStep(t.step + 1)
 	}
 	if t.Config.Train.OnSpike != "off" {
 		res.Spike = t.spikes.observe(t.step, res.Loss, t.Config.Optimizer.WarmupSteps(t.Config.Train.Steps))

@@ -37,9 +37,10 @@ type device struct {
 
 	earlier, chosen choices // algorithms of GEMMs: of the resumed run, and of this one
 
-	*member              // nil for a single rank
-	recording sync.Mutex // held while the stream is captured
-	marks     []string   // names of collectives, see binder
+	*member               // nil for a single rank
+	connecting bool       // the group ended during ncclCommInitRank, which may still use the GPU
+	recording  sync.Mutex // held while the stream is captured
+	marks      []string   // names of collectives, see binder
 }
 
 // openRank opens the GPU of a rank, and connects it to those of the other ranks.
@@ -185,7 +186,7 @@ func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
 // Close frees this backend's memory. The GPU stays open for other backends, unless it was
 // adopted. On a lost device, errors of freeing are ignored.
 func (d *device) Close() error {
-	if !d.vars.Close() {
+	if !d.vars.Close() || d.connecting {
 		return nil
 	}
 	m := d.member

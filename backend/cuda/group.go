@@ -57,7 +57,7 @@ func (d *device) join(g *world.Group) error {
 	if l := nccl(d.Version); !l.OK {
 		return fmt.Errorf("%w that %d ranks can use: NCCL cannot be loaded: %s; %s, set train.ranks = 1", backend.ErrNoDevice, g.Size(), l.Detail, l.Fix)
 	}
-	// Exchange, InitRank and their errors have no other deadline than the group's.
+	// Exchange, Connect and their errors have no other deadline than the group's.
 	ctx := context.Background()
 	var id []byte
 	var err error
@@ -70,7 +70,15 @@ func (d *device) join(g *world.Group) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
 	}
-	comm, err := libcuda.NewComm(d.gpu.Device, ids[0], g.Rank(), g.Size())
+	var comm *libcuda.Comm
+	err = g.Connect("ncclCommInitRank", func() (err error) {
+		comm, err = libcuda.NewComm(d.gpu.Device, ids[0], g.Rank(), g.Size())
+		return err
+	})
+	if ended := g.Err(); ended != nil {
+		d.connecting = true
+		return fmt.Errorf("cuda: %w: %w", backend.ErrDeviceLost, ended)
+	}
 	if err != nil {
 		return fmt.Errorf("connect GPU %s as rank %d of %d: %w (set NCCL_DEBUG=WARN for details)", d.Name, g.Rank(), g.Size(), err)
 	}

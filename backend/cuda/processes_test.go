@@ -189,6 +189,34 @@ func TestLostProcess(t *testing.T) {
 	}
 }
 
+// A process that is killed while the others are in ncclCommInitRank ends them, though nothing ends
+// that call.
+func TestProcessLostWhileConnecting(t *testing.T) {
+	if !standin.InRank() {
+		standin.Only(t, "NCCL may have connected the ranks before the kill")
+		standIns(t)
+		exits := startRanks(t, 2)
+		require.Zero(t, exits[0].Code, exits[0].Output)
+		return
+	}
+	place, _, err := world.FromEnv(os.LookupEnv)
+	require.NoError(t, err)
+	g, err := world.Join(t.Context(), world.Options{Place: place, Timeout: time.Minute})
+	require.NoError(t, err)
+	if g.Rank() == 1 {
+		_, err := g.Exchange(t.Context(), "NCCL's unique id", nil)
+		require.NoError(t, err)
+		time.Sleep(200 * time.Millisecond)
+		require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGKILL))
+	}
+	begin := time.Now()
+	_, err = open("", backend.Options{Group: g})
+	require.Less(t, time.Since(begin), 10*time.Second)
+	require.ErrorIs(t, err, backend.ErrDeviceLost)
+	require.ErrorContains(t, err, "rank 1 on ")
+	require.ErrorContains(t, err, ": its connection closed: the process ended, or the network failed")
+}
+
 // The bytes that collectives exchange in a step are those of the plan.
 func TestExchangesAreAsPlanned(t *testing.T) {
 	standin.Only(t, "NCCL counts no bytes")

@@ -39,7 +39,7 @@ func (l *local) join(g *world.Group) error {
 	if l.rank != nil && l.rank.group == g {
 		return nil
 	}
-	// Exchange and NewComm have no other deadline than the group's.
+	// Exchange and Connect have no other deadline than the group's.
 	ctx := context.Background()
 	var id []byte
 	var err error
@@ -52,7 +52,15 @@ func (l *local) join(g *world.Group) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
 	}
-	comm, err := l.NewComm(ids[0], g.Size(), g.Rank())
+	var comm *libsynapse.Comm
+	err = g.Connect("hcclCommInitRank", func() (err error) {
+		comm, err = l.NewComm(ids[0], g.Size(), g.Rank())
+		return err
+	})
+	if ended := g.Err(); ended != nil {
+		l.lost.Store(true) // hcclCommInitRank may still use the device
+		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, ended)
+	}
 	if err != nil {
 		return fmt.Errorf("join rank %d of %d: %w", g.Rank(), g.Size(), unreachable(err))
 	}

@@ -250,6 +250,28 @@ func (g *Group) exchange(ctx context.Context, in lane, what string, mine []byte)
 	}
 }
 
+// Connect runs connect, a call of a library that waits for the other ranks, such as
+// ncclCommInitRank, and that nothing ends if one of them is lost. If the group ends before
+// connect returns, Connect returns why, and connect stays in the background until the process
+// ends. what names the call in errors.
+func (g *Group) Connect(what string, connect func() error) error {
+	g.Waits(&what)
+	defer g.Continues()
+	connected := make(chan error, 1)
+	go func() { connected <- connect() }()
+	select {
+	case err := <-connected:
+		return err
+	case <-g.Done():
+	}
+	select {
+	case err := <-connected: // it returned in the meantime
+		return err
+	default:
+		return g.Err()
+	}
+}
+
 // isFull reports whether more data may follow a part.
 func isFull(part []byte) bool { return len(part) == maxData }
 
