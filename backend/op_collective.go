@@ -91,7 +91,7 @@ func (o *AllToAll) check() error {
 // parts of whole bytes.
 func (o *AllToAll) PartBytes(ranks int) (int64, error) {
 	if o.X.Elems()%ranks != 0 || o.X.Bytes()%int64(ranks) != 0 {
-		return 0, fmt.Errorf("X is %s, which has no equal parts for %d ranks", o.X, ranks)
+		return 0, fmt.Errorf("operand X is %s, which has no equal parts for %d ranks", o.X, ranks)
 	}
 	return o.X.Bytes() / int64(ranks), nil
 }

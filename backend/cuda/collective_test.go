@@ -63,7 +63,7 @@ func TestCollectivesOfOtherRanks(t *testing.T) {
 		"allgather: unsupported by backend cuda: with 2 ranks, X is ": func(f func(int) *backend.Tensor) backend.Op {
 			return &backend.AllGather{X: f(2), Out: f(6)}
 		},
-		"alltoall: unsupported by backend cuda: X is x3:fp32[3], which has no equal parts for 2 ranks": func(f func(int) *backend.Tensor) backend.Op {
+		"alltoall: unsupported by backend cuda: operand X is x3:fp32[3], which has no equal parts for 2 ranks": func(f func(int) *backend.Tensor) backend.Op {
 			x := f(3)
 			return &backend.AllToAll{X: x, Out: x}
 		},
