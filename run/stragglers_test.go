@@ -128,18 +128,17 @@ var timeless = sync.OnceFunc(func() {
 
 // trainPaced trains ranks whose micro-batches take some ms longer than their computation. It
 // returns the stragglers by step, the paces of the last step, and the run folder. In the bubble
-// of the caller, computation takes no time. The step before the last one evaluates, and the others
-// wait for rank 0.
+// of the caller, computation takes no time.
 func trainPaced(t *testing.T, steps int, ms ...time.Duration) (slow map[int][]Straggler, last []pace, dir string) {
 	c := tinyConfig(t)
-	c.Train.Ranks, c.Train.Steps, c.Train.EvalEvery = len(ms), steps, steps-1
+	c.Train.Ranks, c.Train.Steps = len(ms), steps
 	require.NoError(t, c.Resolve())
 	dir = filepath.Join(t.TempDir(), "run")
 	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu-timeless", Threads: 1})
 	require.NoError(t, err)
 	for rank, other := range append([]*Run{r}, r.others...) {
 		other.Trainer.Execute = func(ctx context.Context, program string, x backend.Executable) error {
-			if program == "micro.first.last" || program == "eval" && rank == 0 {
+			if program == "micro.first.last" {
 				time.Sleep(ms[rank] * time.Millisecond)
 			}
 			return x.Run(ctx)
@@ -147,6 +146,7 @@ func trainPaced(t *testing.T, steps int, ms ...time.Duration) (slow map[int][]St
 	}
 	slow = map[int][]Straggler{}
 	require.NoError(t, r.Train(t.Context(), func(p Progress) {
+		r.group.AddWait(time.Second) // in a collective between two steps
 		if p.Stragglers != nil {
 			slow[p.Step] = p.Stragglers
 		}

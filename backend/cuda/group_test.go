@@ -244,8 +244,13 @@ func TestWaitTime(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
 	p := openPair(t, "", time.Minute)
+	defer func() {
+		if t.Failed() { // or closing would wait for the collective
+			p.groups[1].Fail(world.CodeFailed, context.Canceled)
+		}
+	}()
 	require.NoError(t, p.run[0].Run(t.Context()))
-	require.Eventually(t, func() bool { return p.groups[0].WaitTime() > 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return p.groups[0].WaitTime() > 0 }, 10*time.Second, time.Millisecond)
 	require.Zero(t, p.groups[1].WaitTime())
 	require.NoError(t, p.run[1].Run(t.Context()))
 	for rank := range p.devices {

@@ -229,7 +229,7 @@ func TestWaitTime(t *testing.T) {
 		if g.Rank() == 0 {
 			done := make(chan error)
 			go func() { done <- read() }()
-			require.Eventually(t, func() bool { return g.WaitTime() > 0 }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return g.WaitTime() > 0 }, 10*time.Second, time.Millisecond)
 			_, err = g.Exchange(t.Context(), "rank 0 waits", nil)
 			require.NoError(t, err)
 			require.NoError(t, <-done)
@@ -243,7 +243,7 @@ func TestWaitTime(t *testing.T) {
 			waited := g.WaitTime()
 			time.Sleep(10 * sampleEvery)
 			return g.WaitTime() == waited
-		}, time.Minute, time.Millisecond, "the device has left the collective")
+		}, 10*time.Second, time.Millisecond, "the device has left the collective")
 		require.NoError(t, d.Close())
 	})
 }
