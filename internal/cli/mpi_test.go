@@ -148,7 +148,7 @@ func TestProcessesOverMPI(t *testing.T) {
 			stage int
 			more  []string
 		}{{0, nil}, {1, nil}, {1, []string{"precision.reduce=e4m3"}}} {
-			t.Run(fmt.Sprint(recipe, mode.stage, mode.more), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, stage %d %s", recipe, mode.stage, strings.Join(mode.more, " ")), func(t *testing.T) {
 				want, got := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "run")
 				succeed(t, mpiArgs(text, want, 6, recipe, mode.stage, mode.more...)...)
 				m := startMPI(t, 4, same, mpiArgs(text, got, 6, recipe, mode.stage, mode.more...)...)
