@@ -20,6 +20,7 @@ type Embedding struct {
 func (b *Base) Embedding(scope, param string, rows, dim int, std float64) *Embedding {
 	e := &Embedding{scope: scope}
 	e.weight = b.param(b.ParamPrefix+param+".weight", false, std, padded(rows), dim)
+	e.weight.Embedding = true
 	e.weight.Rows = rows
 	b.embeddings = append(b.embeddings, e)
 	return e

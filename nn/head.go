@@ -45,6 +45,7 @@ func (b *Base) TiedHead(scope string, e *Embedding) *Head { return b.newHead(sco
 func (b *Base) newHead(scope string, w *Param, tied *Embedding) *Head {
 	h := &Head{Linear: b.resolve(recipe.Layer{Scope: scope, Head: true}), tied: tied != nil}
 	h.weight = w
+	w.Head = true
 	b.linears = append(b.linears, h.Linear)
 	b.heads = append(b.heads, h)
 	b.cacheWeights(h.Linear)

@@ -27,6 +27,8 @@ type Param struct {
 
 	Matrix    bool // weight decay applies
 	Quantized bool // the recipe's optimizer formats apply: the weight of a linear layer other than the head
+	Embedding bool // the table of an embedding
+	Head      bool // the weight of a head; both if they share it
 	Rows      int  // rows without padding; less than Shape[0] if the vocabulary is padded
 
 	whole *backend.Tensor // all rows: Master, or if sharded of a Stash copy; nil if only casts read it

@@ -83,7 +83,11 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 	if r.Optimizer.FloorV {
 		fmt.Fprintln(t, "\tm2 > 0 is never stored as 0")
 	}
-	fmt.Fprintf(t, "optimizer, rest\tfp32\n")
+	rest := map[StateScope]string{
+		LayersOnly: "fp32", WithHead: "fp32; m1 and m2 of the head as those of the layers",
+		WithEmbedding: "fp32; m1 and m2 of the embedding as those of the layers", AllMatrices: "fp32; m1 and m2 of head and embedding as those of the layers",
+	}
+	fmt.Fprintf(t, "optimizer, rest\t%s\n", rest[r.Optimizer.Scope])
 	if !r.Reduce.FP32() {
 		fmt.Fprintf(t, "gradients, ranks\t%s\n", r.Reduce)
 	}

@@ -3,13 +3,14 @@ package recipe
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"octet/fp8"
 )
 
 // Optimizer gives the formats of AdamW's state for the matrices of the decoder
-// layers; the state of all other parameters is F32. F16 and FP8 have scales, BF16
-// has none.
+// layers; the state of all other parameters is F32, but for moments that Scope includes. F16
+// and FP8 have scales, BF16 has none.
 type Optimizer struct {
 	Master, M1, M2 fp8.DType
 	Rounding       fp8.Rounding
@@ -18,6 +19,45 @@ type Optimizer struct {
 	// FloorV rounds a positive second moment that would become 0 up to the format's
 	// smallest value: with v = 0 the update m/(√v+ε) explodes.
 	FloorV bool
+	Scope  StateScope
+}
+
+// StateScope says which matrices beside those of the decoder layers have moments in the
+// formats M1 and M2. The second moments of embedding and head span 9 to 12 decades, since most
+// tokens are rare; those of the layers span 3. A table that embedding and head share is both.
+type StateScope uint8
+
+const (
+	LayersOnly StateScope = iota
+	WithHead
+	WithEmbedding
+	AllMatrices
+)
+
+var scopeNames = []string{"layers", "head", "embedding", "all"}
+
+func (s StateScope) String() string { return scopeNames[s] }
+
+// ParseStateScope is the inverse of String.
+func ParseStateScope(s string) (StateScope, error) {
+	if i := slices.Index(scopeNames, s); i >= 0 {
+		return StateScope(i), nil
+	}
+	return 0, fmt.Errorf("unknown scope %q (known: %s)", s, strings.Join(scopeNames, ", "))
+}
+
+// Includes reports whether the moments of a matrix have the formats M1 and M2. A matrix that
+// is neither an embedding's nor a head's is a layer's.
+func (s StateScope) Includes(embedding, head bool) bool {
+	switch {
+	case !embedding && !head:
+		return true
+	case s == WithHead:
+		return head
+	case s == WithEmbedding:
+		return embedding
+	}
+	return s == AllMatrices
 }
 
 // MomentBlock is the only supported block size, see Optimizer.Block.

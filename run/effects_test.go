@@ -164,6 +164,7 @@ func effects(weights, otherText string) map[string]effect {
 		"precision.rounding":    {see: programs, edit: func(c *train.Config) { c.Precision.Rounding = "nearest" }, base: smooth},
 		"precision.state_pow2":  {see: programs, edit: func(c *train.Config) { c.Precision.StatePow2 = new(true) }, base: smooth},
 		"precision.state_block": {see: programs, edit: func(c *train.Config) { c.Precision.StateBlock = new(256) }, base: smooth},
+		"precision.state_scope": {see: programs, edit: func(c *train.Config) { c.Precision.StateScope = "all" }, base: smooth},
 		"precision.floor_v":     {see: programs, edit: func(c *train.Config) { c.Precision.FloorV = new(false) }, base: smooth},
 		"precision.reduce":      {see: programs, edit: func(c *train.Config) { c.Precision.Reduce = "e4m3" }, base: sharing},
 		"precision.reduce_granularity": {see: programs, edit: func(c *train.Config) { c.Precision.ReduceGranularity = "tensor" }, base: func(c *train.Config) {

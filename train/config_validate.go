@@ -267,6 +267,10 @@ func (v *validator) precision(p Precision) {
 		v.fail("precision.m2 = %q is another E4M3 variant than precision.m1 = %q, but a checkpoint's optimizer file can hold only one variant; use precision.m2 = %q", p.M2, p.M1, p.M1)
 	}
 	v.rounding("precision.rounding", p.Rounding)
+	if p.StateScope != "" {
+		_, err := recipe.ParseStateScope(p.StateScope)
+		v.parsed("precision.state_scope", err)
+	}
 	v.reduce(p)
 	for _, f := range []struct {
 		key       string

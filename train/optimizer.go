@@ -23,9 +23,9 @@ import (
 // In every step it runs micro-batches, which write the gradients, and then the update. The
 // control words of the step hold the learning rate ([Optimizer.LRAt]).
 //
-// Each parameter has two moments with the shape of its master. Moments of quantized
-// parameters ([nn.Param]) have the recipe's formats, with one scale per tensor or per block
-// of a row; others are F32.
+// Each parameter has two moments with the shape of its master. Those of the
+// matrices in [recipe.Optimizer.Scope] have the recipe's formats, with one scale per tensor or
+// per block of a row; others are F32.
 type AdamW struct {
 	GradNorm *backend.Tensor // Output F32 [1]: norm of all gradients before clipping
 	Skip     *backend.Tensor // Output I32 [1]: 1 if the last update changed nothing, since the norm or an amax was not finite
@@ -55,8 +55,8 @@ func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 	}
 	for _, p := range m.Params {
 		r := recipe.Optimizer{M1: fp8.F32, M2: fp8.F32}
-		if p.Quantized {
-			r = m.Recipe.Optimizer
+		if o := m.Recipe.Optimizer; p.Matrix && o.Scope.Includes(p.Embedding, p.Head) {
+			r.M1, r.M2, r.Block = o.M1, o.M2, o.Block
 		}
 		o.m1[p] = o.moment(p, "m1", r.M1, r.Block)
 		o.m2[p] = o.moment(p, "m2", r.M2, r.Block)
@@ -175,7 +175,7 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 			Amaxes: p.Temp("adamw."+groupPaths[g]+".amax", fp8.F32, 3*len(params)),
 			Beta1:  float32(c.Betas[0]), Beta2: float32(c.Betas[1]), Eps: float32(c.Eps),
 			Rounding: o.model.Recipe.Optimizer.Rounding,
-			Pow2:     o.model.Recipe.Optimizer.Pow2, FloorV: g == quantized && o.model.Recipe.Optimizer.FloorV,
+			Pow2:     o.model.Recipe.Optimizer.Pow2,
 		}
 		if c.EpsForm == "corrected" {
 			op.EpsForm = backend.EpsCorrected
@@ -185,6 +185,7 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 		}
 		for _, param := range params {
 			m1, m2 := o.m1[param], o.m2[param]
+			op.FloorV = o.model.Recipe.Optimizer.FloorV && m2.DType != fp8.F32 || op.FloorV
 			op.Grad = append(op.Grad, param.Reduced)
 			op.Shard = param.Sharded()
 			op.Master = append(op.Master, param.Master)

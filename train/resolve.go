@@ -47,7 +47,7 @@ func Choices(r recipe.Recipe) RecipeChoices {
 		Precision: Precision{
 			Master: r.Optimizer.Master.String(), M1: r.Optimizer.M1.String(), M2: r.Optimizer.M2.String(),
 			Rounding:  r.Optimizer.Rounding.String(),
-			StatePow2: &r.Optimizer.Pow2, StateBlock: &r.Optimizer.Block, FloorV: &r.Optimizer.FloorV,
+			StatePow2: &r.Optimizer.Pow2, StateBlock: &r.Optimizer.Block, StateScope: r.Optimizer.Scope.String(), FloorV: &r.Optimizer.FloorV,
 			Reduce: reduce.DType.String(), ReduceGranularity: cmp.Or(reduce.Granularity, recipe.By(1, 128)).String(),
 			History: &r.History, Margin: &r.Margin, WeightMargin: &r.WeightMargin, GradMargin: &r.GradMargin,
 			ColdStart: &r.ColdStart,
@@ -208,6 +208,11 @@ func (c Config) overrideOptimizer(o *recipe.Optimizer) (err error) {
 	if c.Precision.Rounding != "" {
 		if o.Rounding, err = fp8.ParseRounding(c.Precision.Rounding); err != nil {
 			return fmt.Errorf("precision.rounding: %w", err)
+		}
+	}
+	if c.Precision.StateScope != "" {
+		if o.Scope, err = recipe.ParseStateScope(c.Precision.StateScope); err != nil {
+			return fmt.Errorf("precision.state_scope: %w", err)
 		}
 	}
 	override(&o.Pow2, c.Precision.StatePow2)

@@ -50,6 +50,8 @@ func TestSharingChangesNoBit(t *testing.T) {
 		runs[name] = c
 	}
 	with("blocks", func(c *Config) { c.Precision.StateBlock, c.Precision.Master = new(256), "bf16" })
+	with("all matrices", func(c *Config) { c.Precision.StateScope = "all" })
+	with("all matrices, tied", func(c *Config) { c.Precision.StateScope, c.Precision.StateBlock, c.Model.Tied = "head", new(256), true })
 	with("bf16 moments", func(c *Config) { c.Precision.M1, c.Precision.M2 = "bf16", "f16" })
 	with("nearest", func(c *Config) { c.Precision.Rounding = "nearest" })
 	with("tied", func(c *Config) { c.Model.Tied = true })

@@ -68,6 +68,7 @@ m2 = "e5m2"
 rounding = "stochastic"
 state_pow2 = false
 state_block = 0
+state_scope = "layers"
 floor_v = true
 reduce = "fp32"
 reduce_granularity = "1x128"
