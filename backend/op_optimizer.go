@@ -89,7 +89,7 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 
 // AdamW updates lists of tensors; the entries with one index belong together. Master
 // and moments may be F32 or BF16, or F16 with a scale, moments also FP8. MasterScale,
-// M1Scale and M2Scale list their scales (nil for F32 and BF16). With g = Coef·Grad:
+// M1Scale and M2Scale list their scales (nil for F32 and BF16). With g = Coef·Grad + L2·p:
 //
 //	m = β1·m + (1−β1)·g       v = β2·v + (1−β2)·g²
 //	p = p·(1 − lr·WeightDecay) − step(m, v)          see EpsForm; t is Step
@@ -129,6 +129,7 @@ type AdamW struct {
 	Amaxes      *Tensor   `op:"out,inout=AmaxGiven"` // F32 [3·len]
 
 	Beta1, Beta2, Eps, WeightDecay float32
+	L2                             float32 // coupled weight decay, as in Adam
 	EpsForm                        EpsForm
 	Rounding                       fp8.Rounding
 	Pow2, FloorV                   bool
@@ -184,6 +185,7 @@ func (o *AdamW) check() error {
 	c.vector("Amaxes", o.Amaxes, 3*n)
 	c.that(!o.AmaxOnly || !o.AmaxGiven, "AmaxOnly and AmaxGiven are both set: set neither for both passes in one op")
 	c.that(o.Beta1 >= 0 && o.Beta1 < 1 && o.Beta2 >= 0 && o.Beta2 < 1, "betas are %v and %v, expected [0, 1)", o.Beta1, o.Beta2)
+	c.that(o.L2 >= 0, "L2 is %v, expected 0 (off) or more", o.L2)
 	c.that(o.Eps > 0, "Eps is %v, expected a positive number", o.Eps)
 	return c.err
 }

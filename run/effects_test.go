@@ -156,6 +156,7 @@ func effects(weights, otherText string) map[string]effect {
 		"optimizer.weight_decay": {
 			see: programs, edit: func(c *train.Config) { c.Optimizer.WeightDecay = 0 },
 		},
+		"optimizer.l2":   {see: programs, edit: func(c *train.Config) { c.Optimizer.L2 = 0.1 }},
 		"optimizer.clip": {see: programs, edit: func(c *train.Config) { c.Optimizer.Clip = 2 }},
 
 		"precision.master":      {see: programs, edit: func(c *train.Config) { c.Precision.Master = "fp16" }},

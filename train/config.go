@@ -82,6 +82,7 @@ type Optimizer struct {
 	Eps         float64    `toml:"eps"`
 	EpsForm     string     `toml:"eps_form" doc:"hat: eps is added to sqrt(v); corrected: as in PyTorch"`
 	WeightDecay float64    `toml:"weight_decay" doc:"applied to matrices only"`
+	L2          float64    `toml:"l2" doc:"coupled weight decay: times the weight, added to the gradient"`
 	Clip        float64    `toml:"clip" doc:"maximum gradient norm; 0: no clipping"`
 }
 

@@ -42,7 +42,7 @@ type AdamW struct {
 
 // NewAdamW declares the optimizer's state for the parameters of m, after [nn.Base.Build] and
 // [nn.Base.DeclareGrads].
-// Of c it reads Betas, Eps, EpsForm, WeightDecay and Clip.
+// Of c it reads Betas, Eps, EpsForm, WeightDecay, L2 and Clip.
 func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 	o := &AdamW{
 		GradNorm: m.Vars.Tensor(backend.Output, "grad_norm", fp8.F32, 1),
@@ -181,7 +181,7 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 			op.EpsForm = backend.EpsCorrected
 		}
 		if g != vectors {
-			op.WeightDecay = float32(c.WeightDecay)
+			op.WeightDecay, op.L2 = float32(c.WeightDecay), float32(c.L2)
 		}
 		for _, param := range params {
 			m1, m2 := o.m1[param], o.m2[param]

@@ -135,6 +135,7 @@ func (s *suite) adamW() {
 	s.adamWFloor()
 	s.adamWShard()
 	s.adamWZero()
+	s.adamWL2()
 }
 
 // A second update divides by the root of the stored second moment. FloorV stores the
@@ -202,6 +203,17 @@ func (s *suite) adamWZero() {
 		op.Rounding, b.random = fp8.Stochastic, true
 		b.p.Add(op)
 	}, "adamw/decay")
+}
+
+// adamWL2 has coupled weight decay.
+func (s *suite) adamWL2() {
+	for _, formats := range stateFormats {
+		s.add(func(b *fixture) {
+			op := b.newAdamW(formats, 3, 1000, 37)
+			op.L2 = 0.3
+			b.p.Add(op)
+		}, "adamw/l2/%s-%s-%s", formats[0], formats[1], formats[2])
+	}
 }
 
 // newAdamW declares one parameter tensor per size, with nonzero moments.

@@ -15,7 +15,7 @@ var _ = implementOp(row{blockScaled: []string{"M1", "M2"}, keepsExtents: true}, 
 
 func (b *binder) adamW(o *backend.AdamW) func() {
 	a := &optimizer.AdamW{
-		Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, EpsForm: o.EpsForm, WeightDecay: o.WeightDecay,
+		Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, EpsForm: o.EpsForm, WeightDecay: o.WeightDecay, L2: o.L2,
 		Rounding: o.Rounding, Pow2: o.Pow2, FloorV: o.FloorV,
 		AmaxOnly: o.AmaxOnly, AmaxGiven: o.AmaxGiven, Shard: o.Shard,
 		Control: b.i32(o.Control), Step: b.i32(o.Step), Skip: b.i32(o.Skip),

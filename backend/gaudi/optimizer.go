@@ -106,6 +106,9 @@ func (b *builder) adamW(o *backend.AdamW) error {
 	sizes := sizesOf(o.Grad[0])
 	read := func(t *backend.Tensor) value { return b.reshape(b.f32(t), sizes...) }
 	g := b.mul(read(o.Grad[0]), coef)
+	if o.L2 != 0 {
+		g = b.add(g, b.mul(b.constant(o.L2), read(o.Master[0])))
+	}
 	m := b.ema(o.Beta1, read(o.M1[0]), g)
 	v := b.ema(o.Beta2, read(o.M2[0]), b.mul(g, g))
 	root := b.sqrt(v)

@@ -72,7 +72,7 @@ func (b *Backend) adamW(o *backend.AdamW) {
 	for i := range o.Grad {
 		grad, p, m, v := b.read(o.Grad[i]), b.read(o.Master[i]), b.read(o.M1[i]), b.read(o.M2[i])
 		for j := range grad {
-			g := coef * grad[j]
+			g := coef*grad[j] + float64(o.L2)*p[j]
 			m[j] = beta1*m[j] + (1-beta1)*g
 			v[j] = beta2*v[j] + (1-beta2)*g*g
 			var step float64

@@ -59,6 +59,7 @@ betas = [0.9, 0.95]
 eps = 1e-8
 eps_form = "hat"
 weight_decay = 0.1         # matrices
+l2 = 0.0
 clip = 1.0
 
 [precision]                # from the recipe; each key overrides it

@@ -37,6 +37,7 @@ type AdamW struct {
 	Params []Param
 
 	Beta1, Beta2, Eps, WeightDecay float32
+	L2                             float32
 	EpsForm                        backend.EpsForm
 	Rounding                       fp8.Rounding
 	Pow2, FloorV                   bool
@@ -108,6 +109,9 @@ func (t *Param) bind(a *AdamW) {
 	if (t.States[1].Scale == nil || t.States[2].Scale == nil) && a.Eps > minEpsToFlush {
 		t.keep = simd.KeepNormal
 	}
+	if a.L2 != 0 {
+		return // the codes path has no term for it
+	}
 	if t.codes = t.newCodes(); t.codes != nil {
 		t.codes.bounds = t.newBounds()
 	}
@@ -176,6 +180,13 @@ func (a *AdamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax 
 	}
 	rule := a.rule
 	rule.Keep = t.keep
+	if a.L2 != 0 {
+		sum := buffer[3*a.length:][:s.n] // perhaps grad itself
+		for i, g := range grad {
+			sum[i] = float32(rule.Coef*g) + float32(a.L2*x[0][i])
+		}
+		grad, rule.Coef = sum, 1
+	}
 	return x, rule.Update(x[0], x[1], x[2], grad)
 }
 

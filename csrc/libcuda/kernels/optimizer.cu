@@ -116,7 +116,7 @@ struct Adam {
 
 // Rule is the arithmetic of one step, which adamw_begin computes in float64.
 struct Rule {
-	float coef, beta1, rest1, beta2, rest2, decay, rate, root_scale, epsilon;
+	float coef, l2, beta1, rest1, beta2, rest2, decay, rate, root_scale, epsilon;
 	int mild; // root_scale and epsilon are in the range of the fast path of directions
 };
 
@@ -124,7 +124,7 @@ struct AdamWArgs {
 	const Adam *list;
 	i64 n, chunks;
 	Tensor control, step, coef, skip, amaxes; // [3n]: amaxes, then scales
-	f64 beta1, beta2, eps, weight_decay;
+	f64 beta1, beta2, eps, weight_decay, l2;
 	i64 eps_form, rounding, pow2, floor_v, amax_only, amax_given, shard;
 	Rule *scratch;
 };
@@ -139,7 +139,7 @@ KERNEL(adamw_begin, AdamWArgs, ONE_THREADS, 1) {
 	const double t = *a.step.i32(), lr = control_lr(a.control.i32());
 	const double correction1 = 1 - pow(a.beta1, t), root2 = sqrt(1 - pow(a.beta2, t));
 	Rule r;
-	r.coef = *a.coef.f32();
+	r.coef = *a.coef.f32(), r.l2 = (float)a.l2;
 	r.beta1 = (float)a.beta1, r.rest1 = (float)(1 - a.beta1);
 	r.beta2 = (float)a.beta2, r.rest2 = (float)(1 - a.beta2);
 	r.decay = (float)(1 - lr * a.weight_decay);
@@ -245,7 +245,9 @@ __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, c
 	}
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
-		const float scaled = __fmul_rn(g[i], r.coef);
+		float scaled = __fmul_rn(g[i], r.coef);
+		if (r.l2 != 0.0f) // else -0 stays
+			scaled = __fadd_rn(scaled, __fmul_rn(r.l2, x[0][i]));
 		x[1][i] = __fadd_rn(__fmul_rn(r.beta1, x[1][i]), __fmul_rn(r.rest1, scaled));
 		x[2][i] = __fadd_rn(__fmul_rn(r.beta2, x[2][i]), __fmul_rn(r.rest2, __fmul_rn(scaled, scaled)));
 	}
