@@ -219,7 +219,7 @@ func (f *folder) Close() error { return f.unlock() }
 // discard undoes create if nothing was started. It removes what this process made and
 // leaves a folder that existed before as it was.
 func (f *folder) discard() (err error) {
-	names := append([]string{configFile, dataFile, metricsFile, timingFile, logFile, logsDir}, f.recipes...)
+	names := append([]string{dataFile, metricsFile, timingFile, logFile, logsDir}, f.recipes...)
 	if f.made != "" {
 		entries, readErr := os.ReadDir(f.Dir)
 		err = readErr
@@ -228,10 +228,10 @@ func (f *folder) discard() (err error) {
 			names = append(names, e.Name())
 		}
 	}
+	// Remove config.toml last: until then the folder holds a run, also if this process is killed.
+	names = append(slices.DeleteFunc(names, func(name string) bool { return name == configFile || name == lockFile }), configFile)
 	for _, name := range names {
-		if name != lockFile {
-			err = errors.Join(err, disk.RemoveAll(f.path(name)))
-		}
+		err = errors.Join(err, disk.RemoveAll(f.path(name)))
 	}
 	// Keep the lock to the end: another process may be waiting to make its run here.
 	err = errors.Join(err, f.removeLock())

@@ -79,6 +79,25 @@ func TestDiscardBesideCreate(t *testing.T) {
 	}
 }
 
+// A process that is killed while it discards a run leaves a run, or a folder for a new one.
+func TestDiscardKilled(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	f, err := create(dir, train.Default())
+	require.NoError(t, err)
+	require.NoError(t, f.recordData(data.Info{}))
+	changes := 0
+	restore := disk.Intercept(func(c disk.Change) error {
+		changes++
+		if !Exists(dir) {
+			require.NoError(t, vacant(dir))
+		}
+		return c.Do()
+	})
+	require.NoError(t, f.discard())
+	restore()
+	require.Greater(t, changes, 2)
+}
+
 func TestCreateInUsedFolder(t *testing.T) {
 	dir := t.TempDir()
 	f, err := create(dir, train.Default())
