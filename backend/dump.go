@@ -39,6 +39,9 @@ func describe(t *Tensor) string {
 	if t.Block != PerTensor {
 		s += "/" + t.Block.String()
 	}
+	if t.Expand {
+		s += "/expanded"
+	}
 	if t.Base != nil {
 		s += fmt.Sprintf("@%s+%d", t.Base.Name, t.Offset)
 		if !t.Contiguous() {
@@ -140,7 +143,7 @@ func unitHash(nodes []*Node) string {
 				alias[t] = fmt.Sprintf("t%d", len(alias))
 			}
 			// Strides, scale blocks and known values are compiled in, addresses are not.
-			return fmt.Sprintf("%s:%s%s/%s/%d/%v", alias[t], t.DType, shapeString(t.Shape), t.Block, t.LD, t.Value)
+			return fmt.Sprintf("%s:%s%s/%s/%d/%v/%v", alias[t], t.DType, shapeString(t.Shape), t.Block, t.LD, t.Value, t.Expand)
 		}, withoutStreams))
 	}
 	return hex.EncodeToString(h.Sum(nil))

@@ -101,6 +101,16 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 // 1×n; torchao's n is 256), which takes one pass. A row that is not a multiple of n
 // ends with a shorter block; torchao divides the flattened tensor instead.
 //
+// Blocks of an FP8 moment may be expanded (Tensor.Expand), with b and a the smallest and
+// largest magnitudes of a block's values other than 0:
+//
+//	k = ⌊16·log2(limit²/2)/log2(a/b)⌋/16 in [1/16, 16], 1 if a = b      c = √(a·b)
+//	s = (a/c)^k / limit       code = round((|x|/c)^k / s), with the sign of x
+//
+// Codes of a and b differ by a factor of at most limit²/2, so b does not underflow. A block of
+// zeros gets s = k = c = 1; one that is not finite keeps its values. Source: COAT's kernel
+// fp8_adamw_expand (NVlabs/COAT).
+//
 // The step uses the new m and v before rounding. Stochastic rounding draws its bits
 // from the stream named after the tensor, like a Cast without Tokens. With FloorV, a
 // positive v that would be stored as 0 is stored as the format's smallest positive
@@ -170,9 +180,9 @@ func (o *AdamW) check() error {
 				c.that(!plain, "%s is %s with blocks of %s, but has no scale", f.name, f.t, f.t.Block)
 				c.that(f.t.Cols() == g.Cols(), "%s is %s with blocks of %s, Grad has rows of another length: %s", f.name, f.t, f.t.Block, g)
 			}
+			c.that(!f.t.Expand || f.t.Block != PerTensor && f.t.DType.IsQuantized(), "%s is %s and expanded, which takes FP8 and block scales", f.name, f.t)
 			if f.scale != nil {
-				rows, cols := f.t.Block.ScaleShape(f.t.Rows(), f.t.Cols())
-				c.vector(f.name+"Scale", f.scale, rows*cols)
+				c.vector(f.name+"Scale", f.scale, f.t.ScaleElems())
 			}
 		}
 	}

@@ -109,6 +109,12 @@ type Tensor struct {
 	Block ScaleBlock
 	Outer *Tensor
 
+	// Expand gives each block a power beside its scale, which widens or narrows the range of
+	// its values to that of the format (COAT, arXiv 2410.19313). Scale then holds three FP32
+	// values s, k and c for each block: value = sign(code) · (|code|·s)^(1/k) · c. Only moments
+	// of AdamW are expanded.
+	Expand bool
+
 	// A view shares the bytes of Base: element (r, c) is Base's element
 	// Offset + r·LD + c, counted in elements. Base is never itself a view.
 	Base       *Tensor
@@ -188,7 +194,7 @@ func (t *Tensor) overlaps(u *Tensor) bool {
 func (t *Tensor) view(name string, offset, ld int, shape ...int) *Tensor {
 	return &Tensor{
 		Name: name, DType: t.DType, Shape: shape, Class: t.Class,
-		Scale: t.Scale, Block: t.Block, Outer: t.Outer,
+		Scale: t.Scale, Block: t.Block, Outer: t.Outer, Expand: t.Expand,
 		Base: t.Root(), Offset: t.Offset + offset, LD: ld,
 	}
 }
@@ -226,6 +232,18 @@ func (t *Tensor) String() string {
 func shapeString(shape []int) string {
 	return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ")
 }
+
+// ScaleElems returns the number of elements that the scale of t must have.
+func (t *Tensor) ScaleElems() int {
+	rows, cols := t.Block.ScaleShape(t.Rows(), t.Cols())
+	if t.Expand {
+		return rows * cols * ExpansionElems
+	}
+	return rows * cols
+}
+
+// ExpansionElems is the number of values in Scale for a block of an expanded tensor: s, k, c.
+const ExpansionElems = 3
 
 // validate checks format, shape, known value and view.
 func (t *Tensor) validate() error {
@@ -269,9 +287,8 @@ func (t *Tensor) validateScale() error {
 		}
 		return nil
 	}
-	rows, cols := t.Block.ScaleShape(t.Rows(), t.Cols())
-	if t.Scale.Elems() != rows*cols {
-		return fmt.Errorf("the scale %s of %s must have %d elements (block %s)", t.Scale, t, rows*cols, t.Block)
+	if n := t.ScaleElems(); t.Scale.Elems() != n {
+		return fmt.Errorf("the scale %s of %s must have %d elements (block %s)", t.Scale, t, n, t.Block)
 	}
 	if d := t.Scale.DType; d != fp8.F32 && (d.Format().Bits > 8 || d.Size() == 0 || !d.HasNaN()) {
 		return fmt.Errorf("the scale %s of %s must be fp32, e8m0 or another format of five to eight bits that has NaN, such as e4m3", t.Scale, t)

@@ -125,6 +125,7 @@ func (s *suite) adamW() {
 			}
 		}
 	}
+	s.adamWExpanded()
 	for _, f := range stateFormats {
 		s.add(func(b *fixture) {
 			op := b.newAdamW(f, 1, 64)
@@ -136,6 +137,32 @@ func (s *suite) adamW() {
 	s.adamWShard()
 	s.adamWZero()
 	s.adamWL2()
+}
+
+// adamWExpanded has expanded moments, twice: the second update decodes what the first stored.
+// Of the first row's blocks one is 0, and one has a single magnitude beside zeros.
+func (s *suite) adamWExpanded() {
+	for _, f := range [][3]fp8.DType{{fp8.F32, fp8.E4M3, fp8.E4M3}, {fp8.F16, fp8.E4M3IEEE, fp8.E5M2}, {fp8.F32, fp8.F32, fp8.E4M3}} {
+		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
+			s.add(func(b *fixture) {
+				op := b.newAdamW(f, 3, 2*100)
+				op.Rounding, op.FloorV = rounding, true
+				b.random = rounding == fp8.Stochastic
+				b.block(op, 24)
+				b.expand(op)
+				for _, t := range []*backend.Tensor{op.Grad[0], op.M1[0], op.M2[0]} {
+					clear(b.values[t][:48])
+				}
+				for i := 24; i < 48; i += 3 {
+					b.values[op.Grad[0]][i] = 0.5
+				}
+				b.p.Add(op)
+				again := *op
+				again.Amaxes = b.result("scratch.again", fp8.F32, anything, 3)
+				b.p.Add(&again)
+			}, "adamw/expanded/%s-%s-%s/%s", f[0], f[1], f[2], rounding)
+		}
+	}
 }
 
 // A second update divides by the root of the stored second moment. FloorV stores the
@@ -275,5 +302,24 @@ func (b *fixture) block(op *backend.AdamW, n int) {
 			b.tolerance[scale] = b.tolerance[t]
 			t.Scale, list.scale[i] = scale, scale
 		}
+	}
+}
+
+// expand makes the blocks of the FP8 moments expanded ones, with k from 1 to 3.
+func (b *fixture) expand(op *backend.AdamW) {
+	for _, list := range []struct{ t, scale []*backend.Tensor }{{op.M1, op.M1Scale}, {op.M2, op.M2Scale}} {
+		t := list.t[0]
+		if t.Scale == nil {
+			continue
+		}
+		blocks := t.Scale.Elems()
+		values := make([]float64, 0, 3*blocks)
+		for i := range blocks {
+			values = append(values, 0.01*float64(i+1), 1+0.25*float64(i%9), 0.5+float64(i))
+		}
+		t.Expand = true
+		t.Scale = b.given(t.Name+".expansion", fp8.F32, values, 3*blocks)
+		b.tolerance[t.Scale] = b.tolerance[t]
+		list.scale[0] = t.Scale
 	}
 }

@@ -187,7 +187,7 @@ func (b *binder) adamW(n *backend.Node, o *backend.AdamW) ([]call, error) {
 			}
 			p.State[j] = kernels.AdamState{
 				Address: b.address(t), ScaleInv: b.of(t.Scale), Format: formats[t.DType],
-				Block: t.Block.Cols, NameKey: fp8.NameKey(t.Name),
+				Block: t.Block.Cols, Expand: t.Expand, NameKey: fp8.NameKey(t.Name),
 			}
 		}
 		list = append(list, p)

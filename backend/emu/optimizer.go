@@ -24,7 +24,7 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 	for i, g := range o.Grad {
 		p := optimizer.Param{Grad: b.matrix(g), Extents: b.extents[g]}
 		for j, t := range []*backend.Tensor{o.Master[i], o.M1[i], o.M2[i]} {
-			p.States[j] = optimizer.State{Matrix: b.matrix(t), Block: t.Block.Cols, Stream: fp8.NameKey(t.Name), Extents: b.extents[t]}
+			p.States[j] = optimizer.State{Matrix: b.matrix(t), Block: t.Block.Cols, Expand: t.Expand, Stream: fp8.NameKey(t.Name), Extents: b.extents[t]}
 			p.States[j].Scale = b.f32(t.Scale) // all of them, unlike matrix
 		}
 		a.Params = append(a.Params, p)

@@ -110,7 +110,11 @@ func (b *Backend) read(t *backend.Tensor) []float64 {
 		outer = b.stored(t.Outer)[0]
 	}
 	for i := range values {
-		values[i] *= scales[t.ScaleIndex(i)] * outer
+		if t.Expand {
+			values[i] = expanded(values[i], scales[backend.ExpansionElems*t.ScaleIndex(i):])
+		} else {
+			values[i] *= scales[t.ScaleIndex(i)] * outer
+		}
 	}
 	return values
 }

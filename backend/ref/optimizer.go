@@ -105,10 +105,35 @@ func (b *Backend) adamW(o *backend.AdamW) {
 	}
 }
 
-// rescale stores values in an optimizer state t and recomputes t's scales, if it has
-// any: one from amax, or one for each block. floor stores positive values that would
-// underflow as the smallest positive code.
+// rescale stores values in an optimizer state t and recomputes t's scales. floor stores
+// positive values that would underflow as the smallest positive code.
 func (b *Backend) rescale(t *backend.Tensor, values []float64, amax float64, control backend.Control, o *backend.AdamW, floor bool) {
+	scale := func(int) float64 { return 1 }
+	if t.Expand {
+		blocks := b.stored(t.Scale)
+		b.expand(t, values, blocks)
+		b.store(t.Scale, blocks)
+	} else {
+		scale = b.scalesFor(t, values, amax, o.Pow2)
+	}
+	key := fp8.StreamKey(control.Seed, control.Step, fp8.NameKey(t.Name))
+	first := uint64(0) // index of the first value's random bits
+	if o.Shard {
+		first = uint64(control.Rank) * uint64(len(values))
+	}
+	codes, overflow := make([]float64, len(values)), backend.Cast{Out: t}.Overflow()
+	for i, x := range values {
+		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scale(i)), overflow, o.Rounding, fp8.Random(key, first+uint64(i)))
+		if floor && codes[i] == 0 && b.fp32(x) > 0 {
+			codes[i] = float64(t.DType.Float32(1))
+		}
+	}
+	b.put(t, codes)
+}
+
+// scalesFor stores the scale_inv of new values of t, if t has any: one for amax, or one for
+// each block. It returns the scale of element i.
+func (b *Backend) scalesFor(t *backend.Tensor, values []float64, amax float64, pow2 bool) func(i int) float64 {
 	amaxes := []float64{amax}
 	if t.Block != backend.PerTensor {
 		amaxes = make([]float64, t.Scale.Elems())
@@ -123,7 +148,7 @@ func (b *Backend) rescale(t *backend.Tensor, values []float64, amax float64, con
 	} else {
 		inverse := b.read(t.Scale)
 		for i, amax := range amaxes {
-			fresh, ok := fp8.ScaleFor(float32(amax), t.DType.Max(), o.Pow2)
+			fresh, ok := fp8.ScaleFor(float32(amax), t.DType.Max(), pow2)
 			if scales[i] = float64(fresh); ok {
 				inverse[i] = 1 / float64(fresh)
 			} else {
@@ -132,17 +157,5 @@ func (b *Backend) rescale(t *backend.Tensor, values []float64, amax float64, con
 		}
 		b.store(t.Scale, inverse)
 	}
-	key := fp8.StreamKey(control.Seed, control.Step, fp8.NameKey(t.Name))
-	first := uint64(0) // index of the first value's random bits
-	if o.Shard {
-		first = uint64(control.Rank) * uint64(len(values))
-	}
-	codes, overflow := make([]float64, len(values)), backend.Cast{Out: t}.Overflow()
-	for i, x := range values {
-		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scales[t.ScaleIndex(i)]), overflow, o.Rounding, fp8.Random(key, first+uint64(i)))
-		if floor && codes[i] == 0 && b.fp32(x) > 0 {
-			codes[i] = float64(t.DType.Float32(1))
-		}
-	}
-	b.put(t, codes)
+	return func(i int) float64 { return scales[t.ScaleIndex(i)] }
 }

@@ -13,13 +13,15 @@ import (
 type State struct {
 	memory.Matrix          // without gaps; Scale is nil for F32 and BF16, else one scale_inv per block
 	Block         int      // elements of a row that share a scale; 0: all share one
+	Expand        bool     // Scale has s, k and c of each block
 	Stream        uint64   // fp8.NameKey of the tensor: the stream of stochastic rounding
 	Extents       *Extents // nil if the tensor has none
 
 	out   cast.Encoder
 	limit float32 // the format's largest value
 	pow2  bool
-	floor bool // store a positive value as the smallest code above 0, not as 0
+	floor bool      // store a positive value as the smallest code above 0, not as 0
+	logs  []float64 // logTable, if Expand
 }
 
 // hasAmax reports whether the first visit must find the state's amax.
@@ -89,17 +91,25 @@ func floorCodes[C uint8 | uint16](codes []C, x []float32) {
 	}
 }
 
-// blocks calls f for each part [from, to) of a span whose elements share a scale.
+// blocks calls f for each part [from, to) of a span whose elements share a scale, or an
+// expansion.
 func (s *State) blocks(sp *span, cols int, f func(scaleInv []float32, from, to int)) {
-	first := sp.row * pool.CeilDiv(cols, s.Block)
+	first, size := sp.row*pool.CeilDiv(cols, s.Block), 1
+	if s.Expand {
+		size = backend.ExpansionElems
+	}
 	for from := 0; from < sp.n; from += s.Block {
-		f(s.Scale[first+(sp.col+from)/s.Block:][:1], from, min(from+s.Block, sp.n))
+		f(s.Scale[(first+(sp.col+from)/s.Block)*size:][:size], from, min(from+s.Block, sp.n))
 	}
 }
 
 func (s *State) loadBlocks(x []float32, sp *span, at, cols int) {
 	in := s.Matrix
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
+		if s.Expand {
+			s.loadExpanded(x[from:to], at+from, scaleInv)
+			return
+		}
 		in.Scale = scaleInv
 		in.Load(x[from:to], 0, at+from)
 	})
@@ -108,6 +118,11 @@ func (s *State) loadBlocks(x []float32, sp *span, at, cols int) {
 func (s *State) storeBlocks(x []float32, sp *span, at, cols int) {
 	out := s.out
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
+		if s.Expand {
+			out.Scale = 1
+			s.storeExpanded(&out, x[from:to], at+from, scaleInv)
+			return
+		}
 		amax := fp8.Amax(x[from:to])
 		out.Scale = s.scaleFor(amax, scaleInv[0])
 		s.store(&out, x[from:to], at+from)

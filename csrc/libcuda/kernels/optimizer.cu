@@ -104,6 +104,7 @@ struct AdamState {
 	float *scale_inv; // null for F32 and BF16
 	i64 format;
 	i64 block; // elements of a row per scale; 0: one scale for all
+	i64 expand; // a block has s, k and c in place of scale_inv
 	u64 name_key;
 };
 
@@ -169,6 +170,34 @@ __device__ inline i64 scale_index(const AdamState &s, i64 cols, i64 row, i64 col
 	return s.block ? row * ((cols + s.block - 1) / s.block) + col / s.block : 0;
 }
 
+// Expansion is s, k and c of a block of an expanded state: value = sign(code) · (|code|·s)^(1/k) · c.
+// Powers are in FP64, whose error the cast hides.
+struct Expansion {
+	double log_s, k, log_c;
+
+	__device__ Expansion(const float *e) : log_s(log2((double)e[0])), k(e[1]), log_c(log2((double)e[2])) {}
+	// Of the largest and the smallest magnitude of a block other than 0.
+	__device__ Expansion(i64 format, float highest, float lowest, float *e) : log_s(0), k(1), log_c(0) {
+		const double limit = largest_of(format), top = log2((double)highest), span = top - log2((double)lowest);
+		e[0] = e[1] = e[2] = 1.0f;
+		if (highest == 0.0f)
+			return;
+		if (span > 0)
+			k = fmin(fmax(floor(16 * log2(limit * limit / 2) / span) / 16, 1.0 / 16), 16.0);
+		e[1] = (float)k;
+		e[2] = (float)sqrt((double)highest * lowest);
+		log_c = log2((double)e[2]);
+		e[0] = (float)(exp2(k * (top - log_c)) / limit);
+		log_s = log2((double)e[0]);
+	}
+	__device__ float decode(float code) const {
+		return code == 0.0f ? code : copysignf((float)exp2((log2((double)fabsf(code)) + log_s) / k + log_c), code);
+	}
+	__device__ float encode(float x) const {
+		return x == 0.0f || !finite(x) ? x : copysignf((float)exp2(k * (log2((double)fabsf(x)) - log_c) - log_s), x);
+	}
+};
+
 // load_entry copies a tensor's entry of the table to shared memory: the compiler cannot
 // exclude that the kernel's stores change the table.
 __device__ inline void load_entry(Adam &t, const Adam *from) {
@@ -233,12 +262,19 @@ struct Elements {
 
 // update computes the new values; scale dequantizes the states that have one. Two kernels
 // visit each element and must get the same bits, so no operation may be fused.
-__device__ inline void update(const Adam &t, const Rule &r, const Elements &e, const float scale[3], float x[3][8]) {
+__device__ inline void update(const Adam &t, const Rule &r, const Elements &e, const float scale[3], float x[3][8],
+			      const float *const expansion[3] = nullptr) {
 	float g[8], direction[8];
 	decode8<F32>(e.grad, g);
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
 		decode8((int)t.state[k].format, e.state[k], x[k]);
+		if (expansion && expansion[k]) {
+			const Expansion by(expansion[k]);
+			for (int i = 0; i < 8; i++)
+				x[k][i] = by.decode(x[k][i]);
+			continue;
+		}
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			x[k][i] = __fmul_rn(x[k][i], scale[k]);
@@ -262,14 +298,17 @@ __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, c
 __device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, int n, float x[3][8]) {
 	Elements e;
 	float scale[3];
+	const float *expansion[3];
 	e.grad = fetch8<true>(t.grad, row * t.ld + col, 4, n);
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
 		const AdamState &s = t.state[k];
+		const i64 at = scale_index(s, t.cols, row, col);
 		e.state[k] = fetch8<false>(s.p, row * t.cols + col, size_of((int)s.format), n);
-		scale[k] = s.scale_inv ? s.scale_inv[scale_index(s, t.cols, row, col)] : 1.0f;
+		scale[k] = s.scale_inv && !s.expand ? s.scale_inv[at] : 1.0f;
+		expansion[k] = s.expand ? s.scale_inv + 3 * at : nullptr;
 	}
-	update(t, r, e, scale, x);
+	update(t, r, e, scale, x, expansion);
 }
 
 // Quick is a chunk in aligned vectors of eight, each state with at most one scale: the
@@ -392,6 +431,8 @@ __device__ inline void encode(const AdamWArgs &a, const AdamState &s, float scal
 KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 	__shared__ u64 key[3];
 	__shared__ float block_scales[2][ADAM_BLOCKS]; // block amaxes of the moments, then scales
+	__shared__ u32 block_lowest[2][ADAM_BLOCKS];   // inverted bits of the smallest magnitudes other than 0, of expanded moments
+	__shared__ float expansions[2][ADAM_BLOCKS][3];
 	if (*a.skip.i32())
 		return;
 	const i64 at = index_of(a.list, a.n, blockIdx.x);
@@ -406,19 +447,25 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 	const bool blocks = t.state[1].block || t.state[2].block;
 	if (blocks) {
 		for (int i = threadIdx.x; i < ADAM_BLOCKS; i += FLAT_THREADS)
-			block_scales[0][i] = block_scales[1][i] = 0.0f;
+			block_scales[0][i] = block_scales[1][i] = 0.0f, block_lowest[0][i] = block_lowest[1][i] = 0;
 		__syncthreads();
 		each_run(t, c, [&](i64 col, int n) {
 			float x[3][8];
 			update(t, r, c.row, col, n, x);
 #pragma unroll
 			for (int k = 1; k < 3; k++) {
-				u32 top = 0;
+				u32 top = 0, bottom = ~0u;
 #pragma unroll
-				for (int i = 0; i < 8; i++)
-					top = i < n ? max(top, magnitude(x[k][i])) : top;
-				if (t.state[k].block)
-					fold_amax(&block_scales[k - 1][(col - c.from) / t.state[k].block], top);
+				for (int i = 0; i < 8; i++) {
+					const u32 m = magnitude(x[k][i]);
+					top = i < n ? max(top, m) : top;
+					bottom = i < n && m > 0 ? min(bottom, m) : bottom;
+				}
+				if (!t.state[k].block)
+					continue;
+				fold_amax(&block_scales[k - 1][(col - c.from) / t.state[k].block], top);
+				if (t.state[k].expand)
+					atomicMax(&block_lowest[k - 1][(col - c.from) / t.state[k].block], ~bottom);
 			}
 		});
 		__syncthreads();
@@ -428,7 +475,15 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 			if (!s.block)
 				continue;
 			for (i64 i = threadIdx.x; i * s.block < c.end - c.from; i += FLAT_THREADS)
-				block_scales[k - 1][i] = scale_of(s, block_scales[k - 1][i], s.scale_inv[scale_index(s, t.cols, c.row, c.from) + i], a.pow2);
+				if (s.expand) {
+					float *e = expansions[k - 1][i];
+					const float highest = block_scales[k - 1][i], *old = s.scale_inv + 3 * (scale_index(s, t.cols, c.row, c.from) + i);
+					if (finite(highest))
+						Expansion(s.format, highest, __uint_as_float(~block_lowest[k - 1][i]), e);
+					else
+						e[0] = old[0], e[1] = old[1], e[2] = old[2];
+				} else
+					block_scales[k - 1][i] = scale_of(s, block_scales[k - 1][i], s.scale_inv[scale_index(s, t.cols, c.row, c.from) + i], a.pow2);
 		}
 	}
 	__syncthreads();
@@ -459,7 +514,14 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 #pragma unroll
 		for (int k = 0; k < 3; k++) {
 			const AdamState &s = t.state[k];
-			const float scale = s.block ? fabsf(block_scales[k > 0 ? k - 1 : 0][(col - c.from) / s.block]) : by[k];
+			const i64 block = s.block ? (col - c.from) / s.block : 0;
+			float scale = s.block ? fabsf(block_scales[k > 0 ? k - 1 : 0][block]) : by[k];
+			if (s.expand) {
+				const Expansion e(expansions[k > 0 ? k - 1 : 0][block]);
+				for (int i = 0; i < 8; i++)
+					x[k][i] = i < n ? e.encode(x[k][i]) : 0.0f;
+				scale = 1.0f;
+			}
 			u32 w[8], random[4];
 			if (a.rounding)
 #pragma unroll
@@ -478,7 +540,11 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 		if (!s.block)
 			continue;
 		for (i64 i = threadIdx.x; i * s.block < c.end - c.from; i += FLAT_THREADS)
-			if (block_scales[k - 1][i] > 0.0f)
+			if (s.expand) {
+				float *to = s.scale_inv + 3 * (scale_index(s, t.cols, c.row, c.from) + i);
+				for (int j = 0; j < 3; j++)
+					to[j] = expansions[k - 1][i][j];
+			} else if (block_scales[k - 1][i] > 0.0f)
 				s.scale_inv[scale_index(s, t.cols, c.row, c.from) + i] = __fdiv_rn(1.0f, block_scales[k - 1][i]);
 	}
 }

@@ -33,6 +33,7 @@ type AdamState struct {
 	Address, ScaleInv uint64 // ScaleInv is 0 for F32 and BF16
 	Format            Format
 	Block             int    // elements of a row per scale; 0: one scale for all
+	Expand            bool   // ScaleInv has s, k and c of each block
 	NameKey           uint64 // fp8.NameKey
 }
 
@@ -61,7 +62,11 @@ func AdamTable(list []Adam, find, store bool) (table []uint64, chunks int, l Lau
 		}
 		table = append(table, t.Grad, uint64(t.LD), uint64(t.Rows), uint64(t.Cols), uint64(chunks), uint64(span))
 		for _, s := range t.State {
-			table = append(table, s.Address, s.ScaleInv, uint64(s.Format), uint64(s.Block), s.NameKey)
+			expand := uint64(0)
+			if s.Expand {
+				expand = 1
+			}
+			table = append(table, s.Address, s.ScaleInv, uint64(s.Format), uint64(s.Block), expand, s.NameKey)
 		}
 		chunks += t.Rows * ceilDiv(t.Cols, span)
 	}
