@@ -101,15 +101,9 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 // 1×n; torchao's n is 256), which takes one pass. A row that is not a multiple of n
 // ends with a shorter block; torchao divides the flattened tensor instead.
 //
-// Blocks of an FP8 moment may be expanded (Tensor.Expand), with b and a the smallest and
-// largest magnitudes of a block's values other than 0:
-//
-//	k = ⌊16·log2(limit²/2)/log2(a/b)⌋/16 in [1/16, 16], 1 if a = b      c = √(a·b)
-//	s = (a/c)^k / limit       code = round((|x|/c)^k / s), with the sign of x
-//
-// Codes of a and b differ by a factor of at most limit²/2, so b does not underflow. A block of
-// zeros gets s = k = c = 1; one that is not finite keeps its values. Source: COAT's kernel
-// fp8_adamw_expand (NVlabs/COAT).
+// Blocks of an FP8 moment may be expanded (Tensor.Expand); fp8.ExpansionOf gives the equations.
+// The smallest magnitude of such a block does not underflow. A block that is not finite keeps its
+// expansion. Source: COAT's kernel fp8_adamw_expand (NVlabs/COAT).
 //
 // The step uses the new m and v before rounding. Stochastic rounding draws its bits
 // from the stream named after the tensor, like a Cast without Tokens. With FloorV, a

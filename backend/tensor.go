@@ -109,10 +109,8 @@ type Tensor struct {
 	Block ScaleBlock
 	Outer *Tensor
 
-	// Expand gives each block a power beside its scale, which widens or narrows the range of
-	// its values to that of the format (COAT, arXiv 2410.19313). Scale then holds three FP32
-	// values s, k and c for each block: value = sign(code) · (|code|·s)^(1/k) · c. Only moments
-	// of AdamW are expanded.
+	// Expand says that Scale holds an fp8.Expansion of FP32 values for each block, so that
+	// value = sign(code) · (|code|·s)^(1/k) · c. Only moments of AdamW are expanded.
 	Expand bool
 
 	// A view shares the bytes of Base: element (r, c) is Base's element
@@ -237,13 +235,10 @@ func shapeString(shape []int) string {
 func (t *Tensor) ScaleElems() int {
 	rows, cols := t.Block.ScaleShape(t.Rows(), t.Cols())
 	if t.Expand {
-		return rows * cols * ExpansionElems
+		return rows * cols * fp8.ExpansionElems
 	}
 	return rows * cols
 }
-
-// ExpansionElems is the number of values in Scale for a block of an expanded tensor: s, k, c.
-const ExpansionElems = 3
 
 // validate checks format, shape, known value and view.
 func (t *Tensor) validate() error {

@@ -80,6 +80,9 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\nother activations\t%s: embedding, norms, attention, residual stream\n", r.Compute)
 	fmt.Fprintf(t, "optimizer, layers\t%s\n", r.Optimizer)
+	if blocks := r.Optimizer.describeBlocks(); blocks != "" {
+		fmt.Fprintf(t, "\t%s\n", blocks)
+	}
 	if r.Optimizer.FloorV {
 		fmt.Fprintln(t, "\tm2 > 0 is never stored as 0")
 	}

@@ -15,7 +15,9 @@ type Optimizer struct {
 	Master, M1, M2 fp8.DType
 	Rounding       fp8.Rounding
 	Pow2           bool // scales are powers of two, else limit/amax
-	Block          int  // elements of a row that share a scale of the moments: MomentBlock, or 0 for one scale per tensor
+	Block          int  // elements of a row that share a scale of the moments: one of MomentBlocks, or 0 for one scale per tensor
+	Expand         bool // blocks of FP8 moments are expanded, see fp8.Expansion
+	Flat           bool // blocks continue over the ends of rows
 	// FloorV rounds a positive second moment that would become 0 up to the format's
 	// smallest value: with v = 0 the update m/(√v+ε) explodes.
 	FloorV bool
@@ -60,8 +62,8 @@ func (s StateScope) Includes(embedding, head bool) bool {
 	return s == AllMatrices
 }
 
-// MomentBlock is the only supported block size, see Optimizer.Block.
-const MomentBlock = 256
+// MomentBlocks are the supported block sizes, see Optimizer.Block: COAT's and torchao's.
+var MomentBlocks = []int{128, 256}
 
 // Scaled reports whether optimizer state in format d has a scale.
 func Scaled(d fp8.DType) bool { return d != fp8.F32 && d != fp8.BF16 }
@@ -76,13 +78,20 @@ func (o Optimizer) Validate() error {
 			return fmt.Errorf("moments in %s are not supported: it is no floating-point format with NaN (use fp32, fp16, bf16, e4m3 or e5m2)", m)
 		}
 	}
-	if o.Block != 0 && o.Block != MomentBlock {
-		return fmt.Errorf("one moment scale per %d elements is not supported (use %d, or 0 for one scale per tensor)", o.Block, MomentBlock)
+	if o.Block != 0 && !slices.Contains(MomentBlocks, o.Block) {
+		return fmt.Errorf("one moment scale per %d elements is not supported (use 128 or 256, or 0 for one scale per tensor)", o.Block)
+	}
+	if o.Block == 0 && (o.Expand || o.Flat) {
+		return fmt.Errorf("state_expand and state_flat belong to blocks (give state_block, 128 or 256)")
+	}
+	if o.Expand && !o.M1.IsQuantized() && !o.M2.IsQuantized() {
+		return fmt.Errorf("moments in %s and %s cannot be expanded (state_expand needs m1 or m2 in FP8)", o.M1, o.M2)
 	}
 	return nil
 }
 
-// String returns one line: the formats and, unless all are FP32, scales and rounding.
+// String returns one line: the formats and, unless all are FP32, scales and rounding, without
+// blocks.
 func (o Optimizer) String() string {
 	s := fmt.Sprintf("master %s, m1 %s, m2 %s", o.Master, o.M1, o.M2)
 	if o.Master == fp8.F32 && o.M1 == fp8.F32 && o.M2 == fp8.F32 {
@@ -93,9 +102,21 @@ func (o Optimizer) String() string {
 		if o.Pow2 {
 			s += " by powers of two"
 		}
-		if o.Block != 0 {
-			s += fmt.Sprintf(", moments in blocks of %d", o.Block)
-		}
 	}
 	return s + ", " + o.Rounding.String()
+}
+
+// describeBlocks returns the blocks of the moments as a line; empty if there are none.
+func (o Optimizer) describeBlocks() string {
+	if o.Block == 0 {
+		return ""
+	}
+	s := fmt.Sprintf("m1 and m2 scaled in blocks of %d", o.Block)
+	if o.Flat {
+		s += ", across the ends of rows"
+	}
+	if o.Expand {
+		s += ", expanded to FP8's range"
+	}
+	return s
 }

@@ -198,6 +198,7 @@ type Recipe struct {
 	Name    string
 	Summary string // one sentence
 	Kind    Kind
+	Origin  string // the paper or code that the recipe follows and what differs from it; may be empty
 	Source  string // text of the file that the recipe was read from; empty otherwise
 	Rows    []Row
 	Compute fp8.DType // F32, BF16 or F16: format of activations between GEMMs

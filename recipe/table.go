@@ -42,6 +42,14 @@ func delayed(name, summary string, state Optimizer, smooth Smooth, exceptions ..
 	}
 }
 
+// from returns r with its origin.
+func (r Recipe) from(origin string) Recipe {
+	r.Origin = origin
+	return r
+}
+
+const paper = "Scaling FP8 training to trillion-token LLMs (arXiv 2409.12517)"
+
 // methodRecipes are the recipes of the method, its controls first.
 var methodRecipes = []Recipe{
 	{
@@ -77,17 +85,18 @@ var methodRecipes = []Recipe{
 			{DType: fp8.E4M3, Scaling: Current},
 		},
 	},
-	delayed("fp8-delayed", "E4M3/E5M2, delayed scales, stochastic gradients", plainState, Smooth{}),
+	delayed("fp8-delayed", "E4M3/E5M2, delayed scales, stochastic gradients", plainState, Smooth{}).from(paper+", its FP8 baseline. Octet adds a window of 16 steps and a margin for gradients."),
 	delayed("fp8-w3-bf16", "fp8-delayed with down_proj in BF16: safe without smoothing", plainState, Smooth{},
-		Row{Scope: "*.mlp.down_proj", DType: fp8.BF16}),
-	delayed("fp8-smooth", "Smooth-SwiGLU and FP8 Adam moments: the method", smallState, Smooth{Form: Balanced}),
+		Row{Scope: "*.mlp.down_proj", DType: fp8.BF16}).from(paper+", which keeps the output of SwiGLU in BF16 where FP8 diverges."),
+	delayed("fp8-smooth", "Smooth-SwiGLU and FP8 Adam moments: the method", smallState, Smooth{Form: Balanced}).from(paper+", with the balanced form of the smoothing scales, stochastic moments and a calibration before the first step: docs/method.md gives the reasons."),
 	// A spike in a token's r moves into r ⊙ dY, the gradient that w3's GEMMs read.
 	// No earlier step predicts its amax, so its scale is current.
 	delayed("fp8-smooth-token", "fp8-smooth with per-token smoothing scales", smallState, Smooth{Form: Token},
-		Row{Scope: "*.mlp.down_proj", Operand: Grad, Scaling: Current}),
+		Row{Scope: "*.mlp.down_proj", Operand: Grad, Scaling: Current}).from(paper+": its released code takes a smoothing scale per token, of the linear branch; the paper takes one per channel."),
 	{
 		Name:    "fp8-paper",
 		Summary: "as published: linear form, scales from the previous step",
+		Origin:  paper + ", its text and released code.",
 		Compute: fp8.BF16, Rows: hybrid(Delayed, stochastic),
 		Smooth:    Smooth{Form: Linear, Hidden: Delayed, Weight: Delayed},
 		Optimizer: Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.E5M2},
@@ -115,22 +124,27 @@ var failing = []Recipe{
 type Kind uint8
 
 const (
-	Method  Kind = iota // the method and its controls
-	Peer                // formats of other systems
-	Failing             // known to fail
-	Own                 // registered by this program or read from a file
+	Method    Kind = iota // the method and its controls
+	Peer                  // formats of other systems
+	PeerState             // optimizer states of other systems
+	Failing               // known to fail
+	Own                   // registered by this program or read from a file
 )
 
 func (k Kind) String() string {
-	return [...]string{"the method and its controls", "formats of other systems", "variants known to fail", "your own"}[k]
+	return [...]string{"the method and its controls", "formats of other systems", "optimizer states of other systems, under BF16 GEMMs", "variants known to fail", "your own"}[k]
 }
 
 var builtIn = func() []Recipe {
 	for i := range peers {
 		peers[i].Kind = Peer
 	}
+	for i := range states {
+		states[i].Kind = PeerState
+	}
+	failing := append(failing, msAMPControl)
 	for i := range failing {
 		failing[i].Kind = Failing
 	}
-	return slices.Concat(methodRecipes, peers, failing)
+	return slices.Concat(methodRecipes, peers, states, failing)
 }()

@@ -102,6 +102,10 @@ func effects(weights, otherText string) map[string]effect {
 	lateFactors := func(c *train.Config) {
 		c.Recipe, c.Precision.SmoothScaling = "fp8-smooth", "delayed"
 	}
+	blocks := func(c *train.Config) {
+		smooth(c)
+		c.Precision.StateBlock = new(128)
+	}
 	sharing := func(c *train.Config) { c.Train.Ranks, c.Train.ZeroStage = 2, 1 }
 	diverging := func(c *train.Config) {
 		c.Optimizer.LR, c.Optimizer.Schedule, c.Optimizer.Warmup, c.Optimizer.Clip = 1e38, "constant", 0, 0
@@ -165,6 +169,8 @@ func effects(weights, otherText string) map[string]effect {
 		"precision.rounding":    {see: programs, edit: func(c *train.Config) { c.Precision.Rounding = "nearest" }, base: smooth},
 		"precision.state_pow2":  {see: programs, edit: func(c *train.Config) { c.Precision.StatePow2 = new(true) }, base: smooth},
 		"precision.state_block": {see: programs, edit: func(c *train.Config) { c.Precision.StateBlock = new(256) }, base: smooth},
+		"precision.state_expand": {see: programs, edit: func(c *train.Config) { c.Precision.StateExpand = new(true) }, base: blocks},
+		"precision.state_flat":   {see: programs, edit: func(c *train.Config) { c.Precision.StateFlat = new(true) }, base: blocks},
 		"precision.state_scope": {see: programs, edit: func(c *train.Config) { c.Precision.StateScope = "all" }, base: smooth},
 		"precision.floor_v":     {see: programs, edit: func(c *train.Config) { c.Precision.FloorV = new(false) }, base: smooth},
 		"precision.reduce":      {see: programs, edit: func(c *train.Config) { c.Precision.Reduce = "e4m3" }, base: sharing},

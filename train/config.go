@@ -94,7 +94,9 @@ type Precision struct {
 	M2                string `toml:"m2,omitempty"`
 	Rounding          string `toml:"rounding,omitempty" doc:"of the optimizer state: nearest stochastic"`
 	StatePow2         *bool  `toml:"state_pow2,omitempty" doc:"scales of the optimizer state are powers of two"`
-	StateBlock        *int   `toml:"state_block,omitempty" doc:"elements per scale of the moments: 256; 0: one scale per tensor"`
+	StateBlock        *int   `toml:"state_block,omitempty" doc:"elements of a row per scale of m1 and m2: 128 256; 0: one scale"`
+	StateExpand       *bool  `toml:"state_expand,omitempty" doc:"these blocks in FP8 are expanded to its range, as in COAT"`
+	StateFlat         *bool  `toml:"state_flat,omitempty" doc:"these blocks continue over the ends of rows, as in torchao"`
 	StateScope        string `toml:"state_scope,omitempty" doc:"matrices with these m1 and m2: layers, also head or embedding, all"`
 	FloorV            *bool  `toml:"floor_v,omitempty" doc:"positive second moments do not underflow to 0"`
 	Reduce            string `toml:"reduce,omitempty" doc:"gradients between ranks with zero_stage 1: fp32 bf16 e4m3 e5m2"`

@@ -288,8 +288,8 @@ func (v *validator) precision(p Precision) {
 			inRange(v, f.key, *f.value, f.low, f.high)
 		}
 	}
-	if b := p.StateBlock; b != nil && *b != 0 && *b != 256 {
-		v.fail("precision.state_block = %d is not supported; use 256, or 0 for one scale per tensor", *b)
+	if b := p.StateBlock; b != nil && *b != 0 && !slices.Contains(recipe.MomentBlocks, *b) {
+		v.fail("precision.state_block = %d is not supported; use 128 or 256, or 0 for one scale per tensor", *b)
 	}
 	if p.Smooth != "" {
 		v.oneOf("precision.smooth", p.Smooth, recipe.SmoothForms())

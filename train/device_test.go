@@ -33,7 +33,9 @@ func TestProgramsFitTheDevice(t *testing.T) {
 			s := specOf(t, device)
 			c := small(t, name)
 			c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.self_attn.q_proj", GEMM: "dgrad", Operand: "grad", Format: "e4m3"}}
-			wide := slices.Contains([]string{"fp32", "bf16", "bf16-e8m5", "fp16"}, name)
+			r, err := recipe.Lookup(name)
+			require.NoError(t, err)
+			wide := !slices.ContainsFunc(r.Rows, func(row recipe.Row) bool { return row.DType.IsQuantized() })
 			if wide || strings.HasPrefix(name, "nvfp4") || strings.HasPrefix(name, "int8") { // NVFP4 has no GEMM of E4M3 by E2M1
 				c.Precision.Rows = nil
 			}

@@ -56,27 +56,35 @@ func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 	for _, p := range m.Params {
 		r := recipe.Optimizer{M1: fp8.F32, M2: fp8.F32}
 		if o := m.Recipe.Optimizer; p.Matrix && o.Scope.Includes(p.Embedding, p.Head) {
-			r.M1, r.M2, r.Block = o.M1, o.M2, o.Block
+			r = o
 		}
-		o.m1[p] = o.moment(p, "m1", r.M1, r.Block)
-		o.m2[p] = o.moment(p, "m2", r.M2, r.Block)
+		o.m1[p] = o.moment(p, "m1", r.M1, r)
+		o.m2[p] = o.moment(p, "m2", r.M2, r)
 	}
 	return o
 }
 
-func (o *AdamW) moment(p *nn.Param, name string, d fp8.DType, block int) *backend.Tensor {
-	vars := o.model.Vars
-	t := vars.Tensor(backend.State, p.Name+"."+name, d, p.Master.Shape...)
+// moment declares a moment of p in format d, with the blocks of r.
+func (o *AdamW) moment(p *nn.Param, name string, d fp8.DType, r recipe.Optimizer) *backend.Tensor {
+	vars, shape := o.model.Vars, p.Master.Shape
+	if r.Flat {
+		shape = []int{p.Master.Elems()}
+	}
+	t := vars.Tensor(backend.State, p.Name+"."+name, d, shape...)
 	if !recipe.Scaled(d) {
 		return t
 	}
-	shape := []int{1}
-	if block > 0 {
-		t.Block = backend.ScaleBlock{Rows: 1, Cols: block}
+	if r.Block == 0 {
+		t.Scale = vars.Tensor(backend.State, t.Name+".scale_inv", fp8.F32, 1)
+	} else {
+		t.Block = backend.ScaleBlock{Rows: 1, Cols: r.Block}
 		rows, blocks := t.Block.ScaleShape(t.Rows(), t.Cols())
-		shape = []int{rows, blocks}
+		if t.Expand = r.Expand && d.IsQuantized(); t.Expand {
+			t.Scale = vars.Tensor(backend.State, t.Name+".expansion", fp8.F32, rows, blocks, fp8.ExpansionElems)
+		} else {
+			t.Scale = vars.Tensor(backend.State, t.Name+".scale_inv", fp8.F32, rows, blocks)
+		}
 	}
-	t.Scale = vars.Tensor(backend.State, t.Name+".scale_inv", fp8.F32, shape...)
 	o.scales = append(o.scales, t.Scale)
 	return t
 }
@@ -186,7 +194,11 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 		for _, param := range params {
 			m1, m2 := o.m1[param], o.m2[param]
 			op.FloorV = o.model.Recipe.Optimizer.FloorV && m2.DType != fp8.F32 || op.FloorV
-			op.Grad = append(op.Grad, param.Reduced)
+			grad := param.Reduced
+			if len(m1.Shape) < len(grad.Shape) { // blocks of the flattened tensor
+				grad = grad.Slice(grad.Name+".flat", 0, grad.Elems())
+			}
+			op.Grad = append(op.Grad, grad)
 			op.Shard = param.Sharded()
 			op.Master = append(op.Master, param.Master)
 			op.M1, op.M2 = append(op.M1, m1), append(op.M2, m2)

@@ -47,7 +47,8 @@ func Choices(r recipe.Recipe) RecipeChoices {
 		Precision: Precision{
 			Master: r.Optimizer.Master.String(), M1: r.Optimizer.M1.String(), M2: r.Optimizer.M2.String(),
 			Rounding:  r.Optimizer.Rounding.String(),
-			StatePow2: &r.Optimizer.Pow2, StateBlock: &r.Optimizer.Block, StateScope: r.Optimizer.Scope.String(), FloorV: &r.Optimizer.FloorV,
+			StatePow2: &r.Optimizer.Pow2, StateBlock: &r.Optimizer.Block, StateExpand: &r.Optimizer.Expand, StateFlat: &r.Optimizer.Flat,
+			StateScope: r.Optimizer.Scope.String(), FloorV: &r.Optimizer.FloorV,
 			Reduce: reduce.DType.String(), ReduceGranularity: cmp.Or(reduce.Granularity, recipe.By(1, 128)).String(),
 			History: &r.History, Margin: &r.Margin, WeightMargin: &r.WeightMargin, GradMargin: &r.GradMargin,
 			ColdStart: &r.ColdStart,
@@ -89,6 +90,9 @@ func (c *Config) Resolve() error {
 	}
 	if !r.Reduce.FP32() && c.Train.Ranks > 1 && c.Train.ZeroStage == 0 {
 		return fmt.Errorf("precision.reduce = %q needs ranks that share the optimizer state: with train.zero_stage = 0 every rank needs all sums, which travel in FP32; use train.zero_stage = 1", c.Precision.Reduce)
+	}
+	if r.Optimizer.Flat && c.Train.Ranks > 1 && c.Train.ZeroStage > 0 {
+		return fmt.Errorf("precision.state_flat = true needs whole tensors on every rank: with train.zero_stage = %d blocks would end where ranks do; use train.zero_stage = 0, or precision.state_flat = false", c.Train.ZeroStage)
 	}
 	if _, _, err := c.network(r, backend.NewVars()); err != nil { // casts that the layers cannot use
 		return err
@@ -217,6 +221,8 @@ func (c Config) overrideOptimizer(o *recipe.Optimizer) (err error) {
 	}
 	override(&o.Pow2, c.Precision.StatePow2)
 	override(&o.Block, c.Precision.StateBlock)
+	override(&o.Expand, c.Precision.StateExpand)
+	override(&o.Flat, c.Precision.StateFlat)
 	override(&o.FloorV, c.Precision.FloorV)
 	return nil
 }

@@ -169,7 +169,16 @@ func encodeMoment(m *backend.Tensor, x []float32, amax float32, pow2, floor bool
 	codes = make([]byte, 0, len(x)*m.DType.Size())
 	for _, block := range momentBlocks(m, x) {
 		scale := float32(1)
-		if m.Scale != nil {
+		switch {
+		case m.Expand:
+			e, ok := fp8.ExpansionOf(block, m.DType.Max())
+			if !ok {
+				e = fp8.Expansion{1, 1, 1}
+			}
+			block = slices.Clone(block)
+			e.Compress(block)
+			scaleInv = append(scaleInv, e[:]...)
+		case m.Scale != nil:
 			if m.Block != backend.PerTensor {
 				amax = fp8.Amax(block)
 			}
@@ -221,6 +230,10 @@ func (t *Trainer) readMoment(m *backend.Tensor) ([]float32, error) {
 
 func dequantizeMoment(m *backend.Tensor, x, scaleInv []float32) {
 	for i, block := range momentBlocks(m, x) {
+		if m.Expand {
+			fp8.Expansion(scaleInv[i*fp8.ExpansionElems:][:fp8.ExpansionElems]).Expand(block)
+			continue
+		}
 		for k := range block {
 			block[k] *= scaleInv[i]
 		}

@@ -122,7 +122,17 @@ func TestEncodeMoment(t *testing.T) {
 			require.LessOrEqual(t, worst, limit, "%s %d", d, block)
 		}
 	}
-	m := &backend.Tensor{Name: "v", DType: fp8.E4M3, Shape: []int{1, 4}, LD: 4, Scale: &backend.Tensor{}}
+	// Without an expansion, E4M3 has 2^-10 of the largest value with full precision.
+	wide := []float32{1, 1e-5, 0, -1e-9, 1e-3}
+	m := &backend.Tensor{Name: "m", DType: fp8.E4M3, Shape: []int{1, 5}, LD: 5, Block: backend.ScaleBlock{Rows: 1, Cols: 5}, Scale: &backend.Tensor{}, Expand: true}
+	codes, expansion := encodeMoment(m, wide, 0, false, false)
+	got := make([]float32, len(wide))
+	fp8.E4M3.Decode(got, codes)
+	dequantizeMoment(m, got, expansion)
+	for i := range wide {
+		require.InDelta(t, wide[i], got[i], 0.13*math.Abs(float64(wide[i])), "%v: %v", wide, got)
+	}
+	m = &backend.Tensor{Name: "v", DType: fp8.E4M3, Shape: []int{1, 4}, LD: 4, Scale: &backend.Tensor{}}
 	small := []float32{1, 1e-9, 0, -1e-9}
 	with, _ := encodeMoment(m, small, fp8.Amax(small), false, true)
 	without, _ := encodeMoment(m, small, fp8.Amax(small), false, false)

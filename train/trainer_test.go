@@ -278,7 +278,7 @@ func TestWithoutAmaxReductionScalesDiffer(t *testing.T) {
 
 func TestRestoreIsBitIdentical(t *testing.T) {
 	const blocks = "fp8-smooth with moments in blocks"
-	for _, name := range []string{"bf16", "fp16", "fp8-current", "fp8-smooth", "fp8-head", "deepseek-v3", "mxfp8", blocks} {
+	for _, name := range []string{"bf16", "fp16", "fp8-current", "fp8-smooth", "fp8-head", "deepseek-v3", "mxfp8", "coat-adam", "torchao-adam", blocks} {
 		c := small(t, "fp8-smooth")
 		if name == blocks {
 			c.Precision.StateBlock, c.Precision.Master = new(256), "bf16"

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/fp8"
 )
 
 // expanded returns the value of a code of an expanded tensor, whose block has s, k and c.
@@ -12,10 +13,10 @@ func expanded(code float64, block []float64) float64 {
 	return math.Copysign(math.Pow(math.Abs(code)*s, 1/k)*c, code)
 }
 
-// expand computes s, k and c of each block of an expanded tensor, by the equations of
-// backend.AdamW, into blocks, and replaces each value by what is cast.
+// expand computes the expansion of each block of an expanded tensor, by the equations of
+// fp8.ExpansionOf, into blocks, and replaces each value by what is cast.
 func (b *Backend) expand(t *backend.Tensor, values, blocks []float64) {
-	limit, n := float64(t.DType.Max()), backend.ExpansionElems
+	limit, n := float64(t.DType.Max()), fp8.ExpansionElems
 	smallest, largest := make([]float64, len(blocks)/n), make([]float64, len(blocks)/n)
 	for i, x := range values {
 		block, x := t.ScaleIndex(i), math.Abs(b.fp32(x))

@@ -111,7 +111,7 @@ func (b *Backend) read(t *backend.Tensor) []float64 {
 	}
 	for i := range values {
 		if t.Expand {
-			values[i] = expanded(values[i], scales[backend.ExpansionElems*t.ScaleIndex(i):])
+			values[i] = expanded(values[i], scales[fp8.ExpansionElems*t.ScaleIndex(i):])
 		} else {
 			values[i] *= scales[t.ScaleIndex(i)] * outer
 		}

@@ -12,6 +12,7 @@ import (
 
 	"octet/backend"
 	"octet/internal/config"
+	"octet/internal/writers"
 	"octet/nn"
 	"octet/recipe"
 	"octet/train"
@@ -130,6 +131,11 @@ func listRecipes(w io.Writer) error {
 func describeRecipe(w io.Writer, r recipe.Recipe, notes []string, layers []recipe.Layer) error {
 	if err := r.Describe(w, layers); err != nil {
 		return err
+	}
+	if r.Origin != "" {
+		if _, err := fmt.Fprintf(w, "\n%s\n", writers.Reflow("source: "+r.Origin, 80)); err != nil {
+			return err
+		}
 	}
 	for _, note := range notes {
 		if _, err := fmt.Fprintf(w, "note: %s\n", note); err != nil {

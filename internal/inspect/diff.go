@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"octet/checkpoint"
 	"octet/fp8"
@@ -201,10 +202,9 @@ func diffTensor(fromA, fromB *checkpoint.Tensors, a, b checkpoint.Tensor) (*Tens
 		decode(a.DType, x[:n], codesA)
 		decode(a.DType, y[:n], codesB)
 		for i := range n {
-			scaleA, scaleB := scalesA.at(at+i), scalesB.at(at+i)
-			x, y := float64(x[i])*float64(scaleA), float64(y[i])*float64(scaleB)
+			x, y := scalesA.value(at+i, x[i]), scalesB.value(at+i, y[i])
 			norm += x * x
-			if scaleA == scaleB && bytes.Equal(codesA[i*size:(i+1)*size], codesB[i*size:(i+1)*size]) {
+			if slices.Equal(scalesA.of(at+i), scalesB.of(at+i)) && bytes.Equal(codesA[i*size:(i+1)*size], codesB[i*size:(i+1)*size]) {
 				continue
 			}
 			apart := x - y

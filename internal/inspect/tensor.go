@@ -30,12 +30,15 @@ type Tensor struct {
 // weightScale is the suffix of the scale of an exported weight, after the module's name.
 const weightScale = ".weight_scale"
 
+// expansion is the suffix of the fp8.Expansion of each block of a moment, after its name.
+const expansion = ".expansion"
+
 // Elements returns the number of elements.
 func (t Tensor) Elements() int64 { return checkpoint.Tensor{Shape: t.Shape}.Elems() }
 
 // IsScale reports whether a tensor is a scale of another one, or an amax history.
 func (t Tensor) IsScale() bool {
-	return slices.ContainsFunc([]string{".scale", ".scale_inv", historySuffix, weightScale, ".input_scale"}, func(suffix string) bool { return strings.HasSuffix(t.Name, suffix) })
+	return slices.ContainsFunc([]string{".scale", ".scale_inv", expansion, historySuffix, weightScale, ".input_scale"}, func(suffix string) bool { return strings.HasSuffix(t.Name, suffix) })
 }
 
 // chunk is the number of elements read at a time.
@@ -75,10 +78,12 @@ func measure(from *checkpoint.Tensors, t checkpoint.Tensor, count func(n int64))
 	return m, err
 }
 
-// scales are the scale_inv of a tensor: one, or one for each block of a row of its matrix.
+// scales are the scale_inv of a tensor: one, or one for each block of a row of its matrix. A
+// block of an expanded tensor has an fp8.Expansion in place of scale_inv.
 type scales struct {
 	inv         []float32
 	cols, block int64
+	expanded    bool
 }
 
 // scalesOf returns the scale_inv of a tensor: 1 for a tensor without, and none if their
@@ -88,15 +93,23 @@ func scalesOf(from *checkpoint.Tensors, t checkpoint.Tensor) (scales, error) {
 	if !ok {
 		scale, ok = from.Lookup(strings.TrimSuffix(t.Name, ".weight") + weightScale)
 	}
+	var s scales
+	if !ok {
+		scale, ok = from.Lookup(t.Name + expansion)
+		s.expanded = ok
+	}
 	if !ok || scale.DType != fp8.F32 {
 		return scales{inv: []float32{1}}, nil
 	}
-	var s scales
-	if n := scale.Elems(); n != 1 {
+	if n := scale.Elems() / s.size(); n != 1 || s.expanded {
 		if len(t.Shape) > 0 {
-			s.block, s.cols = recipe.MomentBlock, int64(t.Shape[len(t.Shape)-1])
+			s.cols = int64(t.Shape[len(t.Shape)-1])
 		}
-		if s.cols == 0 || n != t.Elems()/s.cols*s.blocks() {
+		at := slices.IndexFunc(recipe.MomentBlocks, func(block int) bool {
+			s.block = int64(block)
+			return s.cols > 0 && n == t.Elems()/s.cols*s.blocks()
+		})
+		if at < 0 {
 			return scales{}, nil
 		}
 	}
@@ -104,15 +117,34 @@ func scalesOf(from *checkpoint.Tensors, t checkpoint.Tensor) (scales, error) {
 	return s, err
 }
 
-// at returns the scale_inv of an element; 1 if there is none.
-func (s scales) at(i int64) float32 {
-	switch len(s.inv) {
-	case 0:
-		return 1
-	case 1:
-		return s.inv[0]
+// size returns the number of values for each block.
+func (s scales) size() int64 {
+	if s.expanded {
+		return fp8.ExpansionElems
 	}
-	return s.inv[i/s.cols*s.blocks()+i%s.cols/s.block]
+	return 1
+}
+
+// of returns the values for an element's block; none if there are none.
+func (s scales) of(i int64) []float32 {
+	if len(s.inv) <= 1 {
+		return s.inv
+	}
+	return s.inv[(i/s.cols*s.blocks()+i%s.cols/s.block)*s.size():][:s.size()]
+}
+
+// value returns the value of an element with this decoded code; the code itself without scales.
+func (s scales) value(i int64, code float32) float64 {
+	switch of := s.of(i); {
+	case len(of) == 0:
+		return float64(code)
+	case s.expanded:
+		x := []float32{code}
+		fp8.Expansion(of).Expand(x)
+		return float64(x[0])
+	default:
+		return float64(code) * float64(of[0])
+	}
 }
 
 // blocks returns the number of blocks in a row; the last one may be shorter.

@@ -103,9 +103,6 @@ func (t *Param) bind(a *AdamW) {
 		s := &t.States[j]
 		s.out = cast.Encoder{DType: s.DType, Rounding: a.Rounding}
 		s.limit, s.pow2 = s.DType.Max(), a.Pow2
-		if s.Expand {
-			s.logs = logTable(s.DType)
-		}
 	}
 	t.States[2].floor = a.FloorV
 	t.keep = simd.KeepAll

@@ -20,8 +20,7 @@ type State struct {
 	out   cast.Encoder
 	limit float32 // the format's largest value
 	pow2  bool
-	floor bool      // store a positive value as the smallest code above 0, not as 0
-	logs  []float64 // logTable, if Expand
+	floor bool // store a positive value as the smallest code above 0, not as 0
 }
 
 // hasAmax reports whether the first visit must find the state's amax.
@@ -96,7 +95,7 @@ func floorCodes[C uint8 | uint16](codes []C, x []float32) {
 func (s *State) blocks(sp *span, cols int, f func(scaleInv []float32, from, to int)) {
 	first, size := sp.row*pool.CeilDiv(cols, s.Block), 1
 	if s.Expand {
-		size = backend.ExpansionElems
+		size = fp8.ExpansionElems
 	}
 	for from := 0; from < sp.n; from += s.Block {
 		f(s.Scale[(first+(sp.col+from)/s.Block)*size:][:size], from, min(from+s.Block, sp.n))
@@ -106,12 +105,14 @@ func (s *State) blocks(sp *span, cols int, f func(scaleInv []float32, from, to i
 func (s *State) loadBlocks(x []float32, sp *span, at, cols int) {
 	in := s.Matrix
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
-		if s.Expand {
-			s.loadExpanded(x[from:to], at+from, scaleInv)
-			return
-		}
 		in.Scale = scaleInv
+		if s.Expand {
+			in.Scale = nil
+		}
 		in.Load(x[from:to], 0, at+from)
+		if s.Expand {
+			fp8.Expansion(scaleInv).Expand(x[from:to])
+		}
 	})
 }
 
@@ -119,8 +120,9 @@ func (s *State) storeBlocks(x []float32, sp *span, at, cols int) {
 	out := s.out
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
 		if s.Expand {
+			s.expand(x[from:to], scaleInv)
 			out.Scale = 1
-			s.storeExpanded(&out, x[from:to], at+from, scaleInv)
+			s.store(&out, x[from:to], at+from)
 			return
 		}
 		amax := fp8.Amax(x[from:to])
@@ -128,4 +130,13 @@ func (s *State) storeBlocks(x []float32, sp *span, at, cols int) {
 		s.store(&out, x[from:to], at+from)
 		s.record(&scaleInv[0], amax, out.Scale)
 	})
+}
+
+// expand replaces the values x of a block by those to cast, and writes the block's expansion.
+// A block that is not finite keeps the old one.
+func (s *State) expand(x, expansion []float32) {
+	if e, ok := fp8.ExpansionOf(x, s.limit); ok {
+		copy(expansion, e[:])
+	}
+	fp8.Expansion(expansion).Compress(x)
 }

@@ -1,67 +1,54 @@
-package optimizer
+package fp8
 
-import (
-	"math"
+import "math"
 
-	"octet/backend"
-	"octet/backend/emu/cast"
-	"octet/fp8"
-)
-
-// Moments with expanded blocks: backend.Tensor.Expand and backend.AdamW give the equations.
+// Expansion is the scale s, the power k and the center c of a block of values whose range is
+// expanded, or contracted, to that of its format (COAT, arXiv 2410.19313):
+//
+//	value = sign(code) · (|code|·s)^(1/k) · c
+//
 // Logarithms and powers are in float64, from sums and products alone, so that all processors
 // compute the same bits.
+type Expansion [ExpansionElems]float32
 
-// logTable returns log2 of the magnitude of each code of an 8-bit format: -Inf for 0, NaN for NaN.
-func logTable(d fp8.DType) []float64 {
-	list := make([]float64, 256)
-	for code := range list {
-		switch x := math.Abs(float64(d.Float32(uint32(code)))); {
-		case x == 0:
-			list[code] = math.Inf(-1)
-		case x <= math.MaxFloat32:
-			list[code] = log2(x)
-		default:
-			list[code] = x
-		}
-	}
-	return list
-}
+// ExpansionElems is the number of values in an Expansion.
+const ExpansionElems = 3
 
-// loadExpanded decodes elements of a block from at on, with the block's s, k and c.
-func (s *State) loadExpanded(x []float32, at int, expansion []float32) {
-	scale, power, center := log2(float64(expansion[0])), 1/float64(expansion[1]), float64(expansion[2])
-	for i, code := range s.U8[at : at+len(x)] {
-		magnitude := float32(exp2(float64((s.logs[code]+scale)*power)) * center)
-		if code >= 0x80 {
-			magnitude = -magnitude
-		}
-		x[i] = magnitude
-	}
-}
-
-// storeExpanded replaces the values x of a block by their scaled powers, casts these with out
-// and writes the block's s, k and c.
-func (s *State) storeExpanded(out *cast.Encoder, x []float32, at int, expansion []float32) {
-	if e, ok := expansionOf(x, s.limit); ok {
-		copy(expansion, e[:])
-	}
-	scale, power, center := log2(float64(expansion[0])), float64(expansion[1]), log2(float64(expansion[2]))
+// Compress replaces values of the block by those to cast: sign(x) · (|x|/c)^k / s.
+func (e Expansion) Compress(x []float32) {
+	scale, power, center := log2(float64(e[0])), float64(e[1]), log2(float64(e[2]))
 	for i, v := range x {
-		if v-v != 0 || v == 0 {
-			continue
+		if v != 0 && v-v == 0 {
+			x[i] = sign(exp2(float64(power*(log2(math.Abs(float64(v)))-center))-scale), v)
 		}
-		magnitude := exp2(float64(power*(log2(math.Abs(float64(v)))-center)) - scale)
-		x[i] = float32(math.Copysign(magnitude, float64(v)))
 	}
-	s.store(out, x, at)
+}
+
+// Expand replaces codes, decoded without a scale, by the values of the block.
+func (e Expansion) Expand(x []float32) {
+	scale, power, center := log2(float64(e[0])), 1/float64(e[1]), float64(e[2])
+	for i, v := range x {
+		if v != 0 && v-v == 0 {
+			x[i] = sign(exp2(float64((log2(math.Abs(float64(v)))+scale)*power))*center, v)
+		}
+	}
+}
+
+func sign(magnitude float64, of float32) float32 {
+	return float32(math.Copysign(magnitude, float64(of)))
 }
 
 // powerStep is the granularity of k, and its smallest value; 1/powerStep is the largest.
 const powerStep = 1. / 16
 
-// expansionOf returns s, k and c of a block, and false if the block is not finite.
-func expansionOf(x []float32, limit float32) (e [backend.ExpansionElems]float32, ok bool) {
+// ExpansionOf returns the expansion of a block to a format with this largest value, and false if
+// the block is not finite. With a and b the largest and the smallest magnitude other than 0:
+//
+//	k = ⌊16·log2(limit²/2)/log2(a/b)⌋/16 in [1/16, 16], 1 if a = b      c = √(a·b)
+//	s = (a/c)^k / limit
+//
+// A block of zeros has s = k = c = 1.
+func ExpansionOf(x []float32, limit float32) (e Expansion, ok bool) {
 	smallest, largest := float32(math.Inf(1)), float32(0)
 	for _, v := range x {
 		if v-v != 0 {
@@ -72,7 +59,7 @@ func expansionOf(x []float32, limit float32) (e [backend.ExpansionElems]float32,
 		}
 	}
 	if largest == 0 {
-		return [...]float32{1, 1, 1}, true
+		return Expansion{1, 1, 1}, true
 	}
 	top, k := log2(float64(largest)), 1.
 	if span := top - log2(float64(smallest)); span > 0 {
@@ -81,7 +68,7 @@ func expansionOf(x []float32, limit float32) (e [backend.ExpansionElems]float32,
 	}
 	center := float32(math.Sqrt(float64(largest) * float64(smallest)))
 	scale := float32(exp2(float64(k*(top-log2(float64(center))))) / float64(limit))
-	return [...]float32{scale, float32(k), center}, true
+	return Expansion{scale, float32(k), center}, true
 }
 
 // log2 returns the binary logarithm of a positive finite x that is normal in float64, to within 1e-11.
