@@ -165,8 +165,8 @@ const (
 	lossThreads    = 512   // loss.cu
 	oneThreads     = 1024  // kernels of one block
 	squareElems    = 16384 // optimizer.cu: elements of a chunk of SumSquares
-	adamElems      = 8192  // optimizer.cu: elements of a chunk of AdamW
-	adamBlocks     = 512   // optimizer.cu: block scales in a chunk
+	adamElems      = 8192  // adamw.cuh: elements of a chunk of AdamW
+	adamBlocks     = 512   // adamw.cuh: block scales in a chunk
 )
 
 func ceilDiv(n, size int) int { return (n + size - 1) / size }

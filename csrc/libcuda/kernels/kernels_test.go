@@ -133,15 +133,15 @@ func TestTables(t *testing.T) {
 
 	moment := AdamState{Address: 1, ScaleInv: 2, Format: E4M3, NameKey: 3}
 	blocked := moment
-	blocked.Block = 256
+	blocked.Block, blocked.Expand = 256, true
 	table, chunks, _, err := AdamTable([]Adam{
 		{Grad: 5, LD: 100, Rows: 30, Cols: 100, State: [3]AdamState{moment, moment, moment}},
 		{Grad: 6, LD: 300, Rows: 30, Cols: 300, State: [3]AdamState{moment, moment, blocked}},
 	}, true, true)
 	require.NoError(t, err)
 	require.Equal(t, []uint64{5, 3000, 1, 3000, 0, 8192}, table[:6])
-	require.Equal(t, []uint64{6, 300, 30, 300, 1, 8192}, table[21:27])
-	require.Equal(t, []uint64{1, 2, uint64(E4M3), 256, 3}, table[37:])
+	require.Equal(t, []uint64{6, 300, 30, 300, 1, 8192}, table[24:30])
+	require.Equal(t, []uint64{1, 2, uint64(E4M3), 256, 1, 3}, table[42:])
 	require.Equal(t, 1+30, chunks)
 	for _, pass := range []struct {
 		find, store bool

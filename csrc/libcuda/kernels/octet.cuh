@@ -164,6 +164,22 @@ template <class Over, class T> __device__ inline T over_block(T x, T neutral) {
 template <class T> __device__ inline T block_sum(T x) { return over_block<Sum, T>(x, T(0)); }
 __device__ inline u32 block_max(u32 x) { return over_block<Max, u32>(x, 0u); }
 
+// ---- tables of tensors ----
+
+// index_of returns the index of a chunk's tensor: the last one whose first chunk is not
+// after it.
+template <class T> __device__ inline i64 index_of(const T *list, i64 n, i64 chunk) {
+	i64 low = 0;
+	while (n > 1) {
+		const i64 half = n / 2;
+		if (list[low + half].first <= chunk)
+			low += half, n -= half;
+		else
+			n = half;
+	}
+	return low;
+}
+
 // ---- scales: fp8/scale.go is the definition ----
 
 struct Scale {

@@ -71,15 +71,15 @@ func AdamTable(list []Adam, find, store bool) (table []uint64, chunks int, l Lau
 		chunks += t.Rows * ceilDiv(t.Cols, span)
 	}
 	states := ceilDiv(3*len(list), flatThreads)
-	passes := []Kernel{one("adamw_begin", "optimizer.cu")(0, 0).Kernels[0]}
+	passes := []Kernel{one("adamw_begin", "adamw.cu")(0, 0).Kernels[0]}
 	if find {
-		passes = append(passes, flat("adamw_amax", "optimizer.cu", chunks))
+		passes = append(passes, flat("adamw_amax", "adamw.cu", chunks))
 	}
 	if store {
 		passes = append(passes,
-			flat("adamw_scale", "optimizer.cu", states),
-			flat("adamw", "optimizer.cu", chunks),
-			flat("adamw_end", "optimizer.cu", states))
+			flat("adamw_scale", "adamw.cu", states),
+			flat("adamw", "adamw.cu", chunks),
+			flat("adamw_end", "adamw.cu", states))
 	}
 	return table, chunks, Launches{passes, 64}, nil
 }
