@@ -11,6 +11,9 @@ import (
 	"strings"
 )
 
+// EmbeddingWeight is the name of the embedding's table, with a row for each token.
+const EmbeddingWeight = "model.embed_tokens.weight"
+
 // Layout yields the name and shape of every tensor of a model with this config, in
 // the order of the forward pass. Matrices are [out, in].
 func (c Config) Layout() iter.Seq2[string, []int] {
@@ -35,7 +38,7 @@ func (c Config) Layout() iter.Seq2[string, []int] {
 		if !c.Gated {
 			layer = slices.DeleteFunc(layer, func(t tensor) bool { return t.name == "mlp.gate_proj" })
 		}
-		if !yield("model.embed_tokens.weight", []int{c.VocabSize, hidden}) {
+		if !yield(EmbeddingWeight, []int{c.VocabSize, hidden}) {
 			return
 		}
 		for i := range c.NumHiddenLayers {
@@ -105,7 +108,7 @@ func (s *Tensors) Match(c Config) error {
 			continue
 		}
 		if t.Name == headWeight { // c is tied; Layout yields the head of an untied model
-			if err := s.requireSameBytes(t.Name, "model.embed_tokens.weight"); err != nil {
+			if err := s.requireSameBytes(t.Name, EmbeddingWeight); err != nil {
 				return err
 			}
 			continue

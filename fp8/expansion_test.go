@@ -89,7 +89,7 @@ func TestExpansionEdges(t *testing.T) {
 		{[]float32{1, 1.0000001}, 16},
 		{[]float32{100352, 1}, 1},
 		{[]float32{1e38, math.SmallestNonzeroFloat32}, 0.0625},
-		{[]float32{1e-45, 2e-45, 0}, 16},
+		{[]float32{1.4e-45, 2.8e-45, 0}, 16},
 	} {
 		e, ok := ExpansionOf(test.x, E4M3.Max())
 		require.True(t, ok)

@@ -100,7 +100,7 @@ func (o Optimizer) String() string {
 	if Scaled(o.Master) || Scaled(o.M1) || Scaled(o.M2) {
 		s += "; scaled"
 		if o.Pow2 {
-			s += " by powers of two"
+			s += " by 2^n"
 		}
 	}
 	return s + ", " + o.Rounding.String()

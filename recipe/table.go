@@ -85,14 +85,14 @@ var methodRecipes = []Recipe{
 			{DType: fp8.E4M3, Scaling: Current},
 		},
 	},
-	delayed("fp8-delayed", "E4M3/E5M2, delayed scales, stochastic gradients", plainState, Smooth{}).from(paper+", its FP8 baseline. Octet adds a window of 16 steps and a margin for gradients."),
+	delayed("fp8-delayed", "E4M3/E5M2, delayed scales, stochastic gradients", plainState, Smooth{}).from(paper + ", its FP8 baseline. Octet adds a window of 16 steps and a margin for gradients."),
 	delayed("fp8-w3-bf16", "fp8-delayed with down_proj in BF16: safe without smoothing", plainState, Smooth{},
-		Row{Scope: "*.mlp.down_proj", DType: fp8.BF16}).from(paper+", which keeps the output of SwiGLU in BF16 where FP8 diverges."),
-	delayed("fp8-smooth", "Smooth-SwiGLU and FP8 Adam moments: the method", smallState, Smooth{Form: Balanced}).from(paper+", with the balanced form of the smoothing scales, stochastic moments and a calibration before the first step: docs/method.md gives the reasons."),
+		Row{Scope: "*.mlp.down_proj", DType: fp8.BF16}).from(paper + ", which keeps the output of SwiGLU in BF16 where FP8 diverges."),
+	delayed("fp8-smooth", "Smooth-SwiGLU and FP8 Adam moments: the method", smallState, Smooth{Form: Balanced}).from(paper + ", with the balanced form of the smoothing scales, stochastic moments and a calibration before the first step: docs/method.md gives the reasons."),
 	// A spike in a token's r moves into r ⊙ dY, the gradient that w3's GEMMs read.
 	// No earlier step predicts its amax, so its scale is current.
 	delayed("fp8-smooth-token", "fp8-smooth with per-token smoothing scales", smallState, Smooth{Form: Token},
-		Row{Scope: "*.mlp.down_proj", Operand: Grad, Scaling: Current}).from(paper+": its released code takes a smoothing scale per token, of the linear branch; the paper takes one per channel."),
+		Row{Scope: "*.mlp.down_proj", Operand: Grad, Scaling: Current}).from(paper + ": its released code takes a smoothing scale per token, of the linear branch; the paper takes one per channel."),
 	{
 		Name:    "fp8-paper",
 		Summary: "as published: linear form, scales from the previous step",

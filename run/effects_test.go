@@ -163,17 +163,17 @@ func effects(weights, otherText string) map[string]effect {
 		"optimizer.l2":   {see: programs, edit: func(c *train.Config) { c.Optimizer.L2 = 0.1 }},
 		"optimizer.clip": {see: programs, edit: func(c *train.Config) { c.Optimizer.Clip = 2 }},
 
-		"precision.master":      {see: programs, edit: func(c *train.Config) { c.Precision.Master = "fp16" }},
-		"precision.m1":          {see: programs, edit: func(c *train.Config) { c.Precision.M1 = "e4m3" }},
-		"precision.m2":          {see: programs, edit: func(c *train.Config) { c.Precision.M2 = "e5m2" }},
-		"precision.rounding":    {see: programs, edit: func(c *train.Config) { c.Precision.Rounding = "nearest" }, base: smooth},
-		"precision.state_pow2":  {see: programs, edit: func(c *train.Config) { c.Precision.StatePow2 = new(true) }, base: smooth},
-		"precision.state_block": {see: programs, edit: func(c *train.Config) { c.Precision.StateBlock = new(256) }, base: smooth},
+		"precision.master":       {see: programs, edit: func(c *train.Config) { c.Precision.Master = "fp16" }},
+		"precision.m1":           {see: programs, edit: func(c *train.Config) { c.Precision.M1 = "e4m3" }},
+		"precision.m2":           {see: programs, edit: func(c *train.Config) { c.Precision.M2 = "e5m2" }},
+		"precision.rounding":     {see: programs, edit: func(c *train.Config) { c.Precision.Rounding = "nearest" }, base: smooth},
+		"precision.state_pow2":   {see: programs, edit: func(c *train.Config) { c.Precision.StatePow2 = new(true) }, base: smooth},
+		"precision.state_block":  {see: programs, edit: func(c *train.Config) { c.Precision.StateBlock = new(256) }, base: smooth},
 		"precision.state_expand": {see: programs, edit: func(c *train.Config) { c.Precision.StateExpand = new(true) }, base: blocks},
 		"precision.state_flat":   {see: programs, edit: func(c *train.Config) { c.Precision.StateFlat = new(true) }, base: blocks},
-		"precision.state_scope": {see: programs, edit: func(c *train.Config) { c.Precision.StateScope = "all" }, base: smooth},
-		"precision.floor_v":     {see: programs, edit: func(c *train.Config) { c.Precision.FloorV = new(false) }, base: smooth},
-		"precision.reduce":      {see: programs, edit: func(c *train.Config) { c.Precision.Reduce = "e4m3" }, base: sharing},
+		"precision.state_scope":  {see: programs, edit: func(c *train.Config) { c.Precision.StateScope = "all" }, base: smooth},
+		"precision.floor_v":      {see: programs, edit: func(c *train.Config) { c.Precision.FloorV = new(false) }, base: smooth},
+		"precision.reduce":       {see: programs, edit: func(c *train.Config) { c.Precision.Reduce = "e4m3" }, base: sharing},
 		"precision.reduce_granularity": {see: programs, edit: func(c *train.Config) { c.Precision.ReduceGranularity = "tensor" }, base: func(c *train.Config) {
 			sharing(c)
 			c.Precision.Reduce = "e4m3"

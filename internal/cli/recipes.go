@@ -133,7 +133,7 @@ func describeRecipe(w io.Writer, r recipe.Recipe, notes []string, layers []recip
 		return err
 	}
 	if r.Origin != "" {
-		if _, err := fmt.Fprintf(w, "\n%s\n", writers.Reflow("source: "+r.Origin, 80)); err != nil {
+		if _, err := fmt.Fprintf(w, "\n%s\n", writers.Reflow("source: "+r.Origin, 79)); err != nil {
 			return err
 		}
 	}

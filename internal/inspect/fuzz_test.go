@@ -44,7 +44,7 @@ func FuzzMeasure(f *testing.F) {
 		defer func() { require.NoError(t, tensors.Close()) }()
 		r := Report{State: state(nil)}
 		for _, x := range tensors.List() {
-			m, err := measure(tensors, x, func(int64) {})
+			m, err := measure(tensors, x, 3, func(int64) {})
 			require.NoError(t, err)
 			require.LessOrEqual(t, m.NotFinite, m.Elements())
 			require.True(t, m.Zeros == nil || *m.Zeros >= 0 && *m.Zeros <= 1)

@@ -40,13 +40,23 @@ func (r *Report) examine(config checkpoint.Config) {
 		if t.NotFinite > 0 {
 			r.find("%s: %s of %s values are not finite", t.Name, writers.Count(t.NotFinite), writers.Count(t.Elements()))
 		}
-		if moment && t.dtype.IsQuantized() && t.Zeros != nil && *t.Zeros > maxZeros {
-			r.find("%s: %.0f%% of its values are zero: %s cannot hold them beside the largest value", t.Name, 100*float64(*t.Zeros), t.Format)
+		if moment && t.dtype.IsQuantized() && t.Zeros != nil && t.flushed() > maxZeros {
+			r.find("%s: %.0f%% of its values are zero: %s cannot hold them beside the largest value", t.Name, 100*t.flushed(), t.Format)
 		}
 	}
 	for i := range r.Casts {
 		r.examineCast(&r.Casts[i])
 	}
+}
+
+// flushed returns the share of zeros in a moment. In the embedding's, rows of zeros belong to
+// tokens that never came and do not count.
+func (t Tensor) flushed() float64 {
+	zeros, n := float64(*t.Zeros), float64(t.Elements())
+	if !strings.HasPrefix(t.Name, checkpoint.EmbeddingWeight+".") || t.idle == t.Elements() {
+		return zeros
+	}
+	return (zeros*n - float64(t.idle)) / (n - float64(t.idle))
 }
 
 func (r *Report) find(format string, args ...any) {

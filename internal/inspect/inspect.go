@@ -12,6 +12,7 @@ package inspect
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"octet/checkpoint"
 	"octet/train"
@@ -91,7 +92,7 @@ func counted(read Read, files ...*checkpoint.Tensors) func(n int64) {
 // measure adds the tensors of a file.
 func (r *Report) measure(file string, tensors *checkpoint.Tensors, count func(n int64)) error {
 	for _, t := range tensors.List() {
-		measured, err := measure(tensors, t, count)
+		measured, err := measure(tensors, t, r.rowElems(t), count)
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", r.Path, t.Name, err)
 		}
@@ -99,4 +100,19 @@ func (r *Report) measure(file string, tensors *checkpoint.Tensors, count func(n 
 		r.Tensors = append(r.Tensors, measured)
 	}
 	return nil
+}
+
+// rowElems returns the number of elements of a row: that of the parameter for its moments, which
+// may be stored as vectors.
+func (r *Report) rowElems(t checkpoint.Tensor) int64 {
+	shape := t.Shape
+	for _, parameter := range r.Tensors {
+		if strings.HasPrefix(t.Name, parameter.Name+".m") {
+			shape = parameter.Shape
+		}
+	}
+	if len(shape) == 0 {
+		return 1
+	}
+	return int64(max(1, shape[len(shape)-1]))
 }

@@ -25,6 +25,7 @@ type Tensor struct {
 	NotFinite int64          `json:"not_finite"`      // number of elements
 
 	dtype fp8.DType
+	idle  int64 // elements of rows that have only zeros, such as those of tokens that never came
 }
 
 // weightScale is the suffix of the scale of an exported weight, after the module's name.
@@ -44,17 +45,27 @@ func (t Tensor) IsScale() bool {
 // chunk is the number of elements read at a time.
 const chunk = 64 << 10
 
-// measure reads a tensor and passes the size of each piece to count.
-func measure(from *checkpoint.Tensors, t checkpoint.Tensor, count func(n int64)) (Tensor, error) {
+// measure reads a tensor with rows of cols elements and passes the size of each piece to count.
+func measure(from *checkpoint.Tensors, t checkpoint.Tensor, cols int64, count func(n int64)) (Tensor, error) {
 	m := Tensor{Name: t.Name, Format: t.DType.String(), Shape: t.Shape, dtype: t.DType}
 	n := m.Elements()
 	if !t.DType.IsFloat() || n == 0 {
 		return m, nil
 	}
 	amax, zeros := float32(0), int64(0)
+	at, inRow := int64(0), int64(0)
 	err := eachChunk(from, t, func(x []float32, codes []byte) {
 		count(int64(len(codes)))
 		for _, v := range x {
+			if at%cols == 0 {
+				inRow = 0
+			}
+			if at++; v == 0 {
+				inRow++
+			}
+			if inRow == cols {
+				m.idle += cols
+			}
 			switch a := max(v, -v); { // NaN for NaN
 			case a == 0:
 				zeros++
