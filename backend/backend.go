@@ -91,6 +91,8 @@ type Spec struct {
 	F16 bool
 	// Masked says that casts round to formats that BF16 contains (Cast.Precision).
 	Masked bool
+	// BlockMoments says that the moments of AdamW can have scales for blocks of a row.
+	BlockMoments bool
 	// SeedSigns says that Hadamard can take its signs from the seed of the run.
 	SeedSigns bool
 	// Stochastic says that casts can draw the counter-based random bits of fp8.Random.

@@ -132,7 +132,7 @@ func TestErrorsOfUnfitGaudis(t *testing.T) {
 // A device passes without its optional libraries.
 func TestDoctorOfAGaudiWithoutSensors(t *testing.T) {
 	status, out, stderr := newGaudi(t).with("OCTET_LIBHLML=/missing.so").octet("doctor", "--backend", "gaudi")
-	require.Zero(t, status, stderr)
+	require.Zero(t, status, "%s\n%s", out, stderr)
 	require.Contains(t, out, "  - HLML: not found: /missing.so; ")
 	require.Regexp(t, `conformance of gaudi: [1-9]\d+ passed, 0 failed`, out)
 	_, detail, _ := strings.Cut(out, "in detail\n")
