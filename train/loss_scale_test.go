@@ -166,7 +166,7 @@ func (u unscaled) LossAndGrads(p *nn.Pass, tokens, targets *backend.Tensor) *bac
 // A device without FP16 ops, or without a recipe's casts and rotations, is refused by name.
 func TestRecipesNeedTheDevice(t *testing.T) {
 	for name, want := range map[string]string{
-		"coat-adam": "moments with block scales, and this backend has one scale per tensor; add precision.state_block=0",
+		"coat-adam": "moments with block scales, and this backend has one scale per tensor; add precision.state_block=0 precision.state_expand=false precision.state_flat=false, or use --backend emu",
 		"fp16":      "activations in fp16, and this backend has no ops for them; use recipe bf16, or --backend emu",
 		"bf16-e8m5": "operands in e8m5, and this backend's casts do not round BF16 to fewer bits; use recipe bf16, or --backend emu",
 		"mxfp4-rht": "rotations with signs from the seed, and this backend has fixed ones only; add signs = \"te\" to the row with hadamard, or use --backend emu",

@@ -72,7 +72,7 @@ func TestRecipesAreLowered(t *testing.T) {
 			}
 			j, err := train.NewJob(c, s)
 			r, _ := recipe.Lookup(name)
-			if r.Compute == fp8.F16 || slices.ContainsFunc(r.Rows, func(row recipe.Row) bool {
+			if r.Compute == fp8.F16 || r.Optimizer.Block != 0 || slices.ContainsFunc(r.Rows, func(row recipe.Row) bool {
 				masked := row.DType.Format().Container != row.DType
 				return masked || row.Granularity != (recipe.Granularity{}) && row.Granularity != recipe.PerTensor
 			}) {
