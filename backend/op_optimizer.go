@@ -94,6 +94,8 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 //	m = β1·m + (1−β1)·g       v = β2·v + (1−β2)·g²
 //	p = p·(1 − lr·WeightDecay) − step(m, v)          see EpsForm; t is Step
 //
+// With ClipRMS, tensor i takes lr/max(1, √MeanSquares[i]/ClipRMS) in place of lr (StableAdamW).
+//
 // Scaled tensors get the scale limit/amax of their new values, rounded down to a
 // power of two if Pow2. This takes two passes: the first computes only the amaxes, the
 // second recomputes the values from the old codes and writes codes and scales. An amax
@@ -130,10 +132,12 @@ type AdamW struct {
 	Step        *Tensor   `op:"in"` // I32 [1], after StepGate
 	Coef        *Tensor   `op:"in"`
 	Skip        *Tensor   `op:"in"`
+	MeanSquares *Tensor   `op:"in,optional"`         // F32 [len], of UpdateStats
 	Amaxes      *Tensor   `op:"out,inout=AmaxGiven"` // F32 [3·len]
 
 	Beta1, Beta2, Eps, WeightDecay float32
 	L2                             float32 // coupled weight decay, as in Adam
+	ClipRMS                        float32 // 0: off
 	EpsForm                        EpsForm
 	Rounding                       fp8.Rounding
 	Pow2, FloorV                   bool
@@ -143,54 +147,36 @@ type AdamW struct {
 
 func (o *AdamW) check() error {
 	var c checker
+	c.moments(o.Grad, o.Master, o.M1, o.M2)
 	n := len(o.Grad)
-	c.that(n > 0, "the list of tensors is empty")
 	for _, list := range []struct {
-		name string
-		ts   []*Tensor
-	}{{"Master", o.Master}, {"M1", o.M1}, {"M2", o.M2}, {"MasterScale", o.MasterScale}, {"M1Scale", o.M1Scale}, {"M2Scale", o.M2Scale}} {
-		c.that(len(list.ts) == n, "%s has %d tensors, Grad has %d", list.name, len(list.ts), n)
-	}
-	if c.err != nil {
-		return c.err
-	}
-	for i, g := range o.Grad {
-		c.dtype("Grad", g, fp8.F32)
-		c.unscaled("Grad", g)
-		c.wide("Master", o.Master[i])
-		c.that(o.Master[i].Block == PerTensor, "Master is %s with blocks of %s: only moments take block scales", o.Master[i], o.Master[i].Block)
-		for _, f := range []struct {
-			name  string
-			t     *Tensor
-			scale *Tensor
-		}{{"Master", o.Master[i], o.MasterScale[i]}, {"M1", o.M1[i], o.M1Scale[i]}, {"M2", o.M2[i], o.M2Scale[i]}} {
-			c.that(f.t.Elems() == g.Elems() && f.t.Contiguous(), "%s is %s, Grad is %s", f.name, f.t, g)
-			c.that(f.t.DType.HoldsMoments(), "%s is %s, expected a floating-point format that has NaN", f.name, f.t)
-			plain := f.t.DType == fp8.F32 || f.t.DType == fp8.BF16
-			c.that(plain == (f.t.Scale == nil), "%s is %s: F32 and BF16 take no scale, every other format needs one", f.name, f.t)
-			c.that(f.t.Scale == f.scale, "%s is %s: its scale must be listed as %sScale", f.name, f.t, f.name)
-			if f.t.Block != PerTensor {
-				c.that(f.t.Block.Rows == 1 && f.t.Block.Cols > 0, "%s is %s with blocks of %s, expected blocks within a row (1xN)", f.name, f.t, f.t.Block)
-				c.that(!plain, "%s is %s with blocks of %s, but has no scale", f.name, f.t, f.t.Block)
-				c.that(f.t.Cols() == g.Cols(), "%s is %s with blocks of %s, Grad has rows of another length: %s", f.name, f.t, f.t.Block, g)
-			}
-			c.that(!f.t.Expand || f.t.Block != PerTensor && f.t.DType.IsQuantized(), "%s is %s and expanded, which takes FP8 and block scales", f.name, f.t)
-			if f.scale != nil {
-				c.vector(f.name+"Scale", f.scale, f.t.ScaleElems())
+		name      string
+		ts, scale []*Tensor
+	}{{"Master", o.Master, o.MasterScale}, {"M1", o.M1, o.M1Scale}, {"M2", o.M2, o.M2Scale}} {
+		c.that(len(list.scale) == n, "%sScale has %d tensors, Grad has %d", list.name, len(list.scale), n)
+		if c.err != nil {
+			return c.err
+		}
+		for i, t := range list.ts {
+			c.that(t.Scale == list.scale[i], "%s is %s: its scale must be listed as %sScale", list.name, t, list.name)
+			if t.Scale != nil {
+				c.vector(list.name+"Scale", t.Scale, t.ScaleElems())
 			}
 		}
 	}
 	c.that(o.Rounding <= fp8.Stochastic, "unknown rounding %d", uint8(o.Rounding))
-	c.that(o.EpsForm <= EpsCorrected, "unknown form of eps %d", uint8(o.EpsForm))
+	c.coefficients(o.Beta1, o.Beta2, o.Eps, o.L2, o.EpsForm)
 	c.control(o.Control)
 	c.ints("Step", o.Step, 1)
 	c.scalar("Coef", o.Coef)
 	c.ints("Skip", o.Skip, 1)
 	c.vector("Amaxes", o.Amaxes, 3*n)
 	c.that(!o.AmaxOnly || !o.AmaxGiven, "AmaxOnly and AmaxGiven are both set: set neither for both passes in one op")
-	c.that(o.Beta1 >= 0 && o.Beta1 < 1 && o.Beta2 >= 0 && o.Beta2 < 1, "betas are %v and %v, expected [0, 1)", o.Beta1, o.Beta2)
-	c.that(o.L2 >= 0, "L2 is %v, expected 0 (off) or more", o.L2)
-	c.that(o.Eps > 0, "Eps is %v, expected a positive number", o.Eps)
+	c.that(o.ClipRMS >= 0, "ClipRMS is %v, expected 0 (off) or more", o.ClipRMS)
+	c.that((o.ClipRMS > 0) == (o.MeanSquares != nil), "ClipRMS is %v: give MeanSquares if and only if it is above 0", o.ClipRMS)
+	if o.MeanSquares != nil {
+		c.vector("MeanSquares", o.MeanSquares, n)
+	}
 	return c.err
 }
 

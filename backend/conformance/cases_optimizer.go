@@ -137,6 +137,7 @@ func (s *suite) adamW() {
 	s.adamWShard()
 	s.adamWZero()
 	s.adamWL2()
+	s.updateStats()
 }
 
 // adamWExpanded has expanded moments, twice: the second update decodes what the first stored.

@@ -15,21 +15,42 @@ var _ = implementOp(row{blockScaled: []string{"M1", "M2"}, keepsExtents: true}, 
 
 func (b *binder) adamW(o *backend.AdamW) func() {
 	a := &optimizer.AdamW{
-		Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, EpsForm: o.EpsForm, WeightDecay: o.WeightDecay, L2: o.L2,
+		Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, EpsForm: o.EpsForm, WeightDecay: o.WeightDecay, L2: o.L2, ClipRMS: o.ClipRMS,
 		Rounding: o.Rounding, Pow2: o.Pow2, FloorV: o.FloorV,
 		AmaxOnly: o.AmaxOnly, AmaxGiven: o.AmaxGiven, Shard: o.Shard,
 		Control: b.i32(o.Control), Step: b.i32(o.Step), Skip: b.i32(o.Skip),
-		Coef: b.f32(o.Coef), Amaxes: b.f32(o.Amaxes),
+		Coef: b.f32(o.Coef), Amaxes: b.f32(o.Amaxes), MeanSquares: b.f32(o.MeanSquares),
+		Params: b.params(o.Grad, o.Master, o.M1, o.M2),
 	}
-	for i, g := range o.Grad {
+	return a.Bind(b.pool)
+}
+
+// params returns the parameters of AdamW's lists.
+func (b *binder) params(grad, master, m1, m2 []*backend.Tensor) (list []optimizer.Param) {
+	for i, g := range grad {
 		p := optimizer.Param{Grad: b.matrix(g), Extents: b.extents[g]}
-		for j, t := range []*backend.Tensor{o.Master[i], o.M1[i], o.M2[i]} {
+		for j, t := range []*backend.Tensor{master[i], m1[i], m2[i]} {
 			p.States[j] = optimizer.State{Matrix: b.matrix(t), Block: t.Block.Cols, Expand: t.Expand, Stream: fp8.NameKey(t.Name), Extents: b.extents[t]}
 			p.States[j].Scale = b.f32(t.Scale) // all of them, unlike matrix
 		}
-		a.Params = append(a.Params, p)
+		list = append(list, p)
 	}
-	return a.Bind(b.pool)
+	return list
+}
+
+var _ = implementOp(row{blockScaled: []string{"M1", "M2"}, keepsExtents: true}, func(b *binder, _ *backend.Node, o *backend.UpdateStats) (kernel, error) {
+	return compute(b.updateStats(o)), nil
+})
+
+func (b *binder) updateStats(o *backend.UpdateStats) func() {
+	return optimizer.Stats{
+		Rule: optimizer.AdamW{
+			Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, EpsForm: o.EpsForm, L2: o.L2,
+			Step: b.i32(o.Step), Skip: b.i32(o.Skip), Coef: b.f32(o.Coef),
+			Params: b.params(o.Grad, o.Master, o.M1, o.M2),
+		},
+		MeanSquares: b.f32(o.MeanSquares), Largest: b.f32(o.Largest), Parts: o.Parts,
+	}.Bind(b.pool)
 }
 
 var _ = implement((*binder).sumSquares)

@@ -58,10 +58,9 @@ func (b *Backend) adamW(o *backend.AdamW) {
 	if b.set(o.Skip) {
 		return
 	}
-	control, coef := b.control(o.Control), b.read(o.Coef)[0]
-	t, lr := b.read(o.Step)[0], float64(control.LR)
-	beta1, beta2, eps := float64(o.Beta1), float64(o.Beta2), float64(o.Eps)
-	correction1, correction2 := 1-math.Pow(beta1, t), math.Sqrt(1-math.Pow(beta2, t))
+	control := b.control(o.Control)
+	rule := b.adamRule(o.Coef, o.Step, o.Beta1, o.Beta2, o.Eps, o.L2, o.EpsForm)
+	squares := b.readOr(o.MeanSquares, len(o.Grad), 0)
 
 	var amaxes []float64
 	if o.AmaxGiven {
@@ -71,18 +70,14 @@ func (b *Backend) adamW(o *backend.AdamW) {
 	}
 	for i := range o.Grad {
 		grad, p, m, v := b.read(o.Grad[i]), b.read(o.Master[i]), b.read(o.M1[i]), b.read(o.M2[i])
+		lr := float64(control.LR)
+		if o.ClipRMS > 0 {
+			lr /= math.Max(1, math.Sqrt(squares[i])/float64(o.ClipRMS))
+		}
 		for j := range grad {
-			g := coef*grad[j] + float64(o.L2)*p[j]
-			m[j] = beta1*m[j] + (1-beta1)*g
-			v[j] = beta2*v[j] + (1-beta2)*g*g
-			var step float64
-			switch o.EpsForm {
-			case backend.EpsHat:
-				step = lr * correction2 / correction1 * m[j] / (math.Sqrt(v[j]) + eps)
-			case backend.EpsCorrected:
-				step = lr / correction1 * m[j] / (math.Sqrt(v[j])/correction2 + eps)
-			}
-			p[j] = p[j]*(1-lr*float64(o.WeightDecay)) - step
+			var update float64
+			_, m[j], v[j], update = rule.apply(grad[j], p[j], m[j], v[j])
+			p[j] = p[j]*(1-lr*float64(o.WeightDecay)) - lr*update
 		}
 		for k, s := range []struct {
 			t      *backend.Tensor

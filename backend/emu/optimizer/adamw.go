@@ -37,7 +37,7 @@ type AdamW struct {
 	Params []Param
 
 	Beta1, Beta2, Eps, WeightDecay float32
-	L2                             float32
+	L2, ClipRMS                    float32
 	EpsForm                        backend.EpsForm
 	Rounding                       fp8.Rounding
 	Pow2, FloorV                   bool
@@ -46,6 +46,7 @@ type AdamW struct {
 	Control      []int32   // the words of backend.Control, read in each run
 	Step, Skip   []int32   // one element each
 	Coef, Amaxes []float32 // one element; three for each of Params
+	MeanSquares  []float32 // one element for each of Params, with ClipRMS
 
 	pool   *pool.Pool
 	all    []span       // of the second visit
@@ -53,7 +54,6 @@ type AdamW struct {
 	found  [][3]float32 // the amaxes of each span in scaled
 	length int          // of the longest span
 
-	rule                  simd.AdamW // of this run
 	firstVisit, lastVisit func()
 	revisit               func(worker, param int) // revisitMaxima, bound once because binding allocates
 }
@@ -64,8 +64,9 @@ type Param struct {
 	Extents *Extents      // of Grad; nil: none. A matrix with gaps between its rows has none
 	States  [3]State      // master, first and second moment; those with a Block have Grad's shape
 
-	codes *codes // nil if the formats of the states have no codes path
-	keep  uint32 // simd.AdamW.Keep
+	codes *codes     // nil if the formats of the states have no codes path
+	keep  uint32     // simd.AdamW.Keep
+	rule  simd.AdamW // of this run
 }
 
 func (t *Param) hasAmax() bool {
@@ -74,10 +75,16 @@ func (t *Param) hasAmax() bool {
 
 // Bind returns a function that runs the update on p and allocates nothing.
 func (a AdamW) Bind(p *pool.Pool) func() {
-	a.Params = slices.Clone(a.Params) // a is a copy
+	a.bind(p)
+	return a.run
+}
+
+// bind prepares visits.
+func (a *AdamW) bind(p *pool.Pool) {
+	a.Params = slices.Clone(a.Params)
 	a.pool, a.all = p, paramSpans(a.Params)
 	for i := range a.Params {
-		a.Params[i].bind(&a)
+		a.Params[i].bind(a)
 	}
 	for _, s := range a.all {
 		a.length = max(a.length, s.n)
@@ -95,7 +102,6 @@ func (a AdamW) Bind(p *pool.Pool) func() {
 	a.firstVisit = eachSpan(p, len(a.scaled), a.visit)
 	a.lastVisit = eachSpan(p, len(a.all), a.store)
 	a.revisit = a.revisitMaxima
-	return a.run
 }
 
 func (t *Param) bind(a *AdamW) {
@@ -122,9 +128,10 @@ func (a *AdamW) run() {
 		return
 	}
 	ctl := backend.ControlFrom(a.Control)
-	a.rule = a.ruleFor(ctl.LR, a.Coef[0], a.Step[0])
 	for i := range a.Params {
-		a.Params[i].codes.read(&a.rule)
+		t := &a.Params[i]
+		t.rule = a.ruleFor(a.rateOf(i, ctl.LR), a.Coef[0], a.Step[0])
+		t.codes.read(&t.rule)
 	}
 	if !a.AmaxGiven {
 		a.findAmaxes()
@@ -155,6 +162,14 @@ func (a *AdamW) run() {
 	}
 }
 
+// rateOf returns the learning rate of a parameter.
+func (a *AdamW) rateOf(param int, lr float32) float64 {
+	if a.ClipRMS == 0 {
+		return float64(lr)
+	}
+	return float64(lr) / max(1, math.Sqrt(float64(a.MeanSquares[param]))/float64(a.ClipRMS))
+}
+
 // gradient returns the element at which a span begins, and its gradient.
 func (a *AdamW) gradient(worker int, s *span) (at int, grad []float32) {
 	t := &a.Params[s.tensor]
@@ -164,6 +179,12 @@ func (a *AdamW) gradient(worker int, s *span) (at int, grad []float32) {
 // update computes a span's new states from its old ones and its gradient. If inPlace,
 // it overwrites states in FP32.
 func (a *AdamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax [3]float32) {
+	x, grad, rule := a.load(worker, s, inPlace)
+	return x, rule.Update(x[0], x[1], x[2], grad)
+}
+
+// load returns a span's states and its gradient, with the rule that updates them.
+func (a *AdamW) load(worker int, s *span, inPlace bool) (x [3][]float32, grad []float32, rule simd.AdamW) {
 	t, buffer := &a.Params[s.tensor], a.pool.Scratch[worker]
 	at, grad := a.gradient(worker, s)
 	for i := range x {
@@ -178,7 +199,7 @@ func (a *AdamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax 
 			state.Load(x[i], 0, at)
 		}
 	}
-	rule := a.rule
+	rule = t.rule
 	rule.Keep = t.keep
 	if a.L2 != 0 {
 		sum := buffer[3*a.length:][:s.n] // perhaps grad itself
@@ -187,7 +208,7 @@ func (a *AdamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax 
 		}
 		grad, rule.Coef = sum, 1
 	}
-	return x, rule.Update(x[0], x[1], x[2], grad)
+	return x, grad, rule
 }
 
 // findAmaxes is the first visit. It starts with the spans that had the amaxes in the
@@ -297,8 +318,8 @@ func blockSpan(blocks ...int) int {
 }
 
 // ruleFor returns the coefficients of one run, computed in float64.
-func (a *AdamW) ruleFor(lr, coef float32, step int32) simd.AdamW {
-	beta1, beta2, rate := float64(a.Beta1), float64(a.Beta2), float64(lr)
+func (a *AdamW) ruleFor(rate float64, coef float32, step int32) simd.AdamW {
+	beta1, beta2 := float64(a.Beta1), float64(a.Beta2)
 	correction1 := 1 - math.Pow(beta1, float64(step))
 	root2 := math.Sqrt(1 - math.Pow(beta2, float64(step)))
 	r := simd.AdamW{

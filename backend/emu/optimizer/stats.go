@@ -1,0 +1,70 @@
+package optimizer
+
+import (
+	"math"
+
+	"octet/backend/emu/pool"
+	"octet/fp8"
+)
+
+// Stats computes backend.UpdateStats of the update that Rule describes, whose Control is unused.
+type Stats struct {
+	Rule                 AdamW
+	MeanSquares, Largest []float32 // of each parameter
+	Parts                int
+
+	squares []float64 // of each span
+	largest []float32
+}
+
+// Bind returns a function that computes the statistics and allocates nothing.
+func (s Stats) Bind(p *pool.Pool) func() {
+	a := &s.Rule
+	a.bind(p)
+	s.squares, s.largest = make([]float64, len(a.all)), make([]float32, len(a.all))
+	visit := eachSpan(p, len(a.all), s.visit)
+	return func() {
+		clear(s.MeanSquares)
+		clear(s.Largest)
+		if a.Skip[0] != 0 {
+			return
+		}
+		for i := range a.Params {
+			a.Params[i].rule = a.ruleFor(1, a.Coef[0], a.Step[0])
+		}
+		visit()
+		s.reduce()
+	}
+}
+
+// visit adds the squares of a span.
+func (s *Stats) visit(worker, i int) {
+	a := &s.Rule
+	at := a.all[i]
+	x, grad, rule := a.load(worker, &at, false)
+	rule.Update(x[0], x[1], x[2], grad)
+	beta2 := math.Pow(float64(a.Beta2), float64(a.Step[0]))
+	least, sum, top := float64(a.Eps)*float64(a.Eps), 0.0, float32(0)
+	for j, m := range x[1] {
+		v, g := x[2][j], float64(rule.Coef)*float64(grad[j])
+		sum += g * g / max(float64(v)/(1-beta2), least)
+		root := float32(math.Sqrt(float64(v)))
+		update := rule.Rate * (m / (float32(root*rule.RootScale) + rule.Epsilon))
+		top = fp8.MaxAmax(top, max(update, -update))
+	}
+	s.squares[i], s.largest[i] = sum, top
+}
+
+// reduce adds the spans' results in their order.
+func (s *Stats) reduce() {
+	a := &s.Rule
+	for i := 0; i < len(a.all); {
+		tensor, sum := a.all[i].tensor, 0.0
+		for ; i < len(a.all) && a.all[i].tensor == tensor; i++ {
+			sum += s.squares[i]
+			s.Largest[tensor] = fp8.MaxAmax(s.Largest[tensor], s.largest[i])
+		}
+		grad := &a.Params[tensor].Grad
+		s.MeanSquares[tensor] = float32(sum / float64(grad.Rows*grad.Cols*s.Parts))
+	}
+}
