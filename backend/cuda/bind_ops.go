@@ -178,10 +178,45 @@ func (b *binder) stepGate(o *backend.StepGate) ([]call, error) {
 var _ = implementNode((*binder).adamW, "M1", "M2")
 
 func (b *binder) adamW(n *backend.Node, o *backend.AdamW) ([]call, error) {
-	var list []kernels.Adam
-	for i, g := range o.Grad {
+	list, err := b.adams(n, o.Grad, o.Master, o.M1, o.M2)
+	if err != nil {
+		return nil, err
+	}
+	table, chunks, l, err := kernels.AdamTable(list, !o.AmaxGiven, !o.AmaxOnly)
+	if err != nil {
+		return nil, unsupported(n, "%v", err)
+	}
+	return b.overTable(o, table, len(list), chunks, l, o.Control, o.Step, o.Coef, o.Skip, o.MeanSquares, o.Amaxes), nil
+}
+
+var _ = implementNode((*binder).updateStats, "M1", "M2")
+
+func (b *binder) updateStats(n *backend.Node, o *backend.UpdateStats) ([]call, error) {
+	list, err := b.adams(n, o.Grad, o.Master, o.M1, o.M2)
+	if err != nil {
+		return nil, err
+	}
+	table, chunks, _, err := kernels.AdamTable(list, false, false)
+	if err != nil {
+		return nil, unsupported(n, "%v", err)
+	}
+	return b.overTable(o, table, len(list), chunks, kernels.UpdateStatsLaunches(len(list), chunks), o.Step, o.Coef, o.Skip, o.MeanSquares, o.Largest), nil
+}
+
+// overTable returns the launches of an op over a table of tensors, with more operands.
+func (b *binder) overTable(o backend.Op, table []uint64, tensors, chunks int, l kernels.Launches, operands ...*backend.Tensor) []call {
+	args := []uint64{b.table(table), uint64(tensors), uint64(chunks)}
+	for _, t := range operands {
+		args = append(args, b.tensor(t)...)
+	}
+	return b.launches(l, append(args, settings(o)...))
+}
+
+// adams returns the entries of AdamW's table.
+func (b *binder) adams(n *backend.Node, grad, master, m1, m2 []*backend.Tensor) (list []kernels.Adam, err error) {
+	for i, g := range grad {
 		p := kernels.Adam{Grad: b.address(g), LD: g.LD, Rows: g.Rows(), Cols: g.Cols()}
-		for j, t := range []*backend.Tensor{o.Master[i], o.M1[i], o.M2[i]} {
+		for j, t := range []*backend.Tensor{master[i], m1[i], m2[i]} {
 			if t.Scale != nil && t.Scale.DType != fp8.F32 {
 				return nil, unsupported(n, "the scale of %s is %s, moments need FP32 scales", t, t.Scale)
 			}
@@ -192,13 +227,5 @@ func (b *binder) adamW(n *backend.Node, o *backend.AdamW) ([]call, error) {
 		}
 		list = append(list, p)
 	}
-	table, chunks, l, err := kernels.AdamTable(list, !o.AmaxGiven, !o.AmaxOnly)
-	if err != nil {
-		return nil, unsupported(n, "%v", err)
-	}
-	args := []uint64{b.table(table), uint64(len(list)), uint64(chunks)}
-	for _, t := range []*backend.Tensor{o.Control, o.Step, o.Coef, o.Skip, o.Amaxes} {
-		args = append(args, b.tensor(t)...)
-	}
-	return b.launches(l, append(args, settings(o)...)), nil
+	return list, nil
 }

@@ -91,32 +91,15 @@ var _ = implementOp(row[*backend.AdamW]{build: (*builder).adamW, lower: lowering
 // element, and Skip selects the old or the new value at the end. Lowering has split the
 // lists, so each has one tensor.
 func (b *builder) adamW(o *backend.AdamW) error {
-	one := b.constant(1)
-	corrections := b.biasCorrections(b.in(o.Step), float64(o.Beta1), float64(o.Beta2)) // 1 − β1ᵗ, 1 − β2ᵗ
-	first, second := b.element(corrections, 0), b.sqrt(b.element(corrections, 1))
-	lr := b.word(o.Control, lrWord)
-	coef := b.in(o.Coef)
-	eps := b.constant(o.Eps)
-	rate := b.div(lr, first)
-	if o.EpsForm == backend.EpsHat {
-		rate = b.mul(rate, second)
+	u := b.adamUpdate(o.Grad[0], o.Master[0], o.M1[0], o.M2[0], o.Step, o.Coef, adamRule{o.Beta1, o.Beta2, o.Eps, o.L2, o.EpsForm})
+	one, lr := b.constant(1), b.word(o.Control, lrWord)
+	if o.ClipRMS > 0 {
+		over := b.div(b.sqrt(b.in(o.MeanSquares)), b.constant(o.ClipRMS))
+		lr = b.div(lr, b.where(b.greater(one, over), one, over)) // NaN stays
 	}
 	decay := b.sub(one, b.mul(lr, b.constant(o.WeightDecay)))
-
-	sizes := sizesOf(o.Grad[0])
-	read := func(t *backend.Tensor) value { return b.reshape(b.f32(t), sizes...) }
-	g := b.mul(read(o.Grad[0]), coef)
-	if o.L2 != 0 {
-		g = b.add(g, b.mul(b.constant(o.L2), read(o.Master[0])))
-	}
-	m := b.ema(o.Beta1, read(o.M1[0]), g)
-	v := b.ema(o.Beta2, read(o.M2[0]), b.mul(g, g))
-	root := b.sqrt(v)
-	if o.EpsForm == backend.EpsCorrected {
-		root = b.div(root, second)
-	}
-	step := b.mul(rate, b.div(m, b.add(root, eps)))
-	p := b.sub(b.mul(read(o.Master[0]), decay), step)
+	m, v := u.m, u.v
+	p := b.sub(b.mul(u.master, decay), b.mul(b.mul(lr, u.rate), u.direction))
 
 	if o.AmaxOnly { // of all three, even if unused: every node needs a reader
 		var amaxes []value
@@ -150,11 +133,82 @@ func (b *builder) adamW(o *backend.AdamW) error {
 	return nil
 }
 
+// adamRule is the coefficients of AdamW.
+type adamRule struct {
+	beta1, beta2, eps, l2 float32
+	form                  backend.EpsForm
+}
+
+// adamUpdate is an update of AdamW: the learning rate times rate times direction.
+type adamUpdate struct {
+	grad, master    value // after clipping and L2; before the update
+	m, v            value // new
+	direction, rate value
+	second          value // √(1 − β2ᵗ)
+}
+
+func (b *builder) adamUpdate(grad, master, m1, m2, step, coef *backend.Tensor, r adamRule) (u adamUpdate) {
+	corrections := b.biasCorrections(b.in(step), float64(r.beta1), float64(r.beta2)) // 1 − β1ᵗ, 1 − β2ᵗ
+	u.rate = b.div(b.constant(1), b.element(corrections, 0))
+	u.second = b.sqrt(b.element(corrections, 1))
+	sizes := sizesOf(grad)
+	read := func(t *backend.Tensor) value { return b.reshape(b.f32(t), sizes...) }
+	u.master = read(master)
+	u.grad = b.mul(read(grad), b.in(coef))
+	if r.l2 != 0 {
+		u.grad = b.add(u.grad, b.mul(b.constant(r.l2), u.master))
+	}
+	u.m = b.ema(r.beta1, read(m1), u.grad)
+	u.v = b.ema(r.beta2, read(m2), b.mul(u.grad, u.grad))
+	root := b.sqrt(u.v)
+	if r.form == backend.EpsCorrected {
+		root = b.div(root, u.second)
+	} else {
+		u.rate = b.mul(u.rate, u.second)
+	}
+	u.direction = b.div(u.m, b.add(root, b.constant(r.eps)))
+	return u
+}
+
+var _ = implementOp(row[*backend.UpdateStats]{build: (*builder).updateStats, lower: lowering.updateStats, ownUnit: true})
+
+// updateStats has one tensor, as adamW.
+func (b *builder) updateStats(o *backend.UpdateStats) error {
+	for _, t := range []*backend.Tensor{o.M1[0], o.M2[0]} {
+		if t.Block != backend.PerTensor {
+			return b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", t, t.Block)
+		}
+	}
+	u := b.adamUpdate(o.Grad[0], o.Master[0], o.M1[0], o.M2[0], o.Step, o.Coef, adamRule{o.Beta1, o.Beta2, o.Eps, o.L2, o.EpsForm})
+	least, debiased := b.constant(o.Eps*o.Eps), b.div(u.v, b.mul(u.second, u.second))
+	squares := b.div(b.mul(u.grad, u.grad), b.where(b.greater(least, debiased), least, debiased))
+	n := float64(o.Grad[0].Elems()) * float64(o.Parts)
+	mean := b.mul(b.overAll("reduce_sum", squares), b.constant(float32(1/n)))
+	largest := b.overAll("reduce_max", b.abs(b.mul(u.rate, u.direction)))
+	skip, zero := b.set(o.Skip), b.constant(0)
+	b.out(o.MeanSquares, b.where(skip, zero, mean))
+	b.out(o.Largest, b.where(skip, zero, largest))
+	return nil
+}
+
+func (l lowering) updateStats(o *backend.UpdateStats) {
+	for i, t := range o.Master {
+		one := *o
+		one.Grad, one.Master, one.M1, one.M2 = o.Grad[i:i+1], o.Master[i:i+1], o.M1[i:i+1], o.M2[i:i+1]
+		one.MeanSquares = o.MeanSquares.Slice(t.Name+".mean_squares", i, 1)
+		one.Largest = o.Largest.Slice(t.Name+".largest", i, 1)
+		l.add(&one)
+	}
+}
+
 func (l lowering) adamW(o *backend.AdamW) {
 	for i, t := range o.Master {
 		one := *o
 		one.Grad, one.Master, one.M1, one.M2 = o.Grad[i:i+1], o.Master[i:i+1], o.M1[i:i+1], o.M2[i:i+1]
 		one.MasterScale, one.M1Scale, one.M2Scale = o.MasterScale[i:i+1], o.M1Scale[i:i+1], o.M2Scale[i:i+1]
+		if o.MeanSquares != nil {
+			one.MeanSquares = o.MeanSquares.Slice(t.Name+".mean_squares", i, 1)
+		}
 		if o.AmaxOnly || o.AmaxGiven {
 			one.Amaxes = o.Amaxes.Slice(t.Name+".amaxes", 3*i, 3)
 		} else {

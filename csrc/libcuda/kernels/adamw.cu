@@ -1,24 +1,18 @@
 #include "adamw.cuh"
 
-// adamw_begin clears the amaxes, unless they are given, and computes the step's rule.
+// adamw_begin clears the amaxes, unless they are given, and computes the step's rule of each
+// tensor.
 KERNEL(adamw_begin, AdamWArgs, ONE_THREADS, 1) {
 	for (i64 i = threadIdx.x; i < 3 * a.n && !a.amax_given; i += ONE_THREADS)
 		a.amaxes.out()[i] = 0.0f;
-	if (threadIdx.x > 0)
-		return;
-	// The op's settings are float32; 1−β is the float64 difference, rounded.
-	const double t = *a.step.i32(), lr = control_lr(a.control.i32());
-	const double correction1 = 1 - pow(a.beta1, t), root2 = sqrt(1 - pow(a.beta2, t));
-	Rule r;
-	r.coef = *a.coef.f32(), r.l2 = (float)a.l2;
-	r.beta1 = (float)a.beta1, r.rest1 = (float)(1 - a.beta1);
-	r.beta2 = (float)a.beta2, r.rest2 = (float)(1 - a.beta2);
-	r.decay = (float)(1 - lr * a.weight_decay);
-	r.epsilon = (float)a.eps;
-	r.rate = (float)(a.eps_form ? lr / correction1 : lr * root2 / correction1);
-	r.root_scale = a.eps_form ? (float)(1 / root2) : 1.0f;
-	r.mild = r.root_scale >= 1.0f && r.root_scale <= 0x1p20f && r.epsilon >= 0.0f && r.epsilon <= 0x1p20f;
-	*a.scratch = r;
+	for (i64 i = threadIdx.x; i < a.n; i += ONE_THREADS) {
+		double lr = control_lr(a.control.i32());
+		if (a.clip_rms > 0) {
+			const double over = sqrt((double)a.mean_squares.f32()[i]) / a.clip_rms;
+			lr /= over < 1 ? 1 : over; // NaN stays
+		}
+		a.scratch[i] = rule_of(a, lr, a.weight_decay);
+	}
 }
 
 // adamw_amax computes the amaxes of the states with one scale.
@@ -30,7 +24,7 @@ KERNEL(adamw_amax, AdamWArgs, FLAT_THREADS, 3) {
 	load_entry(t, a.list + at);
 	if (!one_scale(t.state[0]) && !one_scale(t.state[1]) && !one_scale(t.state[2]))
 		return;
-	const Rule r = *a.scratch;
+	const Rule r = a.scratch[at];
 	const Chunk c(t);
 	Peak peak[3];
 	const Quick q(t, c);
@@ -105,7 +99,7 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 	__shared__ Adam t;
 	load_entry(t, a.list + at);
 	const float *scales = a.amaxes.f32() + 3 * at;
-	const Rule r = *a.scratch;
+	const Rule r = a.scratch[at];
 	const Chunk c(t);
 	if (threadIdx.x < 3)
 		key[threadIdx.x] = a.rounding ? stream_key(a.control.i32(), t.state[threadIdx.x].name_key) : 0;

@@ -21,8 +21,8 @@ struct Adam {
 	AdamState state[3]; // master, first and second moment
 };
 
-// Rule is the arithmetic of one step, which adamw_begin computes in float64.
-struct Rule {
+// Rule is the arithmetic of one step, which rule_of computes in float64.
+struct alignas(16) Rule {
 	float coef, l2, beta1, rest1, beta2, rest2, decay, rate, root_scale, epsilon;
 	int mild; // root_scale and epsilon are in the range of the fast path of directions
 };
@@ -30,11 +30,27 @@ struct Rule {
 struct AdamWArgs {
 	const Adam *list;
 	i64 n, chunks;
-	Tensor control, step, coef, skip, amaxes; // [3n]: amaxes, then scales
-	f64 beta1, beta2, eps, weight_decay, l2;
+	Tensor control, step, coef, skip, mean_squares, amaxes; // amaxes: [3n], then scales
+	f64 beta1, beta2, eps, weight_decay, l2, clip_rms;
 	i64 eps_form, rounding, pow2, floor_v, amax_only, amax_given, shard;
 	Rule *scratch;
 };
+
+// rule_of returns the rule for a learning rate, from the arguments of AdamW or UpdateStats, whose
+// settings are float32; 1−β is the float64 difference, rounded.
+template <class A> __device__ inline Rule rule_of(const A &a, double lr, double weight_decay) {
+	const double t = *a.step.i32(), correction1 = 1 - pow(a.beta1, t), root2 = sqrt(1 - pow(a.beta2, t));
+	Rule r;
+	r.coef = *a.coef.f32(), r.l2 = (float)a.l2;
+	r.beta1 = (float)a.beta1, r.rest1 = (float)(1 - a.beta1);
+	r.beta2 = (float)a.beta2, r.rest2 = (float)(1 - a.beta2);
+	r.decay = (float)(1 - lr * weight_decay);
+	r.epsilon = (float)a.eps;
+	r.rate = (float)(a.eps_form ? lr / correction1 : lr * root2 / correction1);
+	r.root_scale = a.eps_form ? (float)(1 / root2) : 1.0f;
+	r.mild = r.root_scale >= 1.0f && r.root_scale <= 0x1p20f && r.epsilon >= 0.0f && r.epsilon <= 0x1p20f;
+	return r;
+}
 
 // Chunk is a block's part of a tensor.
 struct Chunk {
@@ -148,7 +164,7 @@ struct Elements {
 // update computes the new values; scale dequantizes the states that have one. Two kernels
 // visit each element and must get the same bits, so no operation may be fused.
 __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, const float scale[3], float x[3][8],
-			      const float *const expansion[3] = nullptr) {
+			      const float *const expansion[3] = nullptr, float *gradient = nullptr) {
 	float g[8], direction[8];
 	decode8<F32>(e.grad, g);
 #pragma unroll
@@ -169,6 +185,8 @@ __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, c
 		float scaled = __fmul_rn(g[i], r.coef);
 		if (r.l2 != 0.0f) // else -0 stays
 			scaled = __fadd_rn(scaled, __fmul_rn(r.l2, x[0][i]));
+		if (gradient)
+			gradient[i] = scaled;
 		x[1][i] = __fadd_rn(__fmul_rn(r.beta1, x[1][i]), __fmul_rn(r.rest1, scaled));
 		x[2][i] = __fadd_rn(__fmul_rn(r.beta2, x[2][i]), __fmul_rn(r.rest2, __fmul_rn(scaled, scaled)));
 	}
@@ -180,7 +198,7 @@ __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, c
 
 // update of n elements from col loads them first. The kernel writes the states, so they
 // must not use the read-only path.
-__device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, int n, float x[3][8]) {
+__device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, int n, float x[3][8], float *gradient = nullptr) {
 	Elements e;
 	float scale[3];
 	const float *expansion[3];
@@ -193,7 +211,7 @@ __device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, in
 		scale[k] = s.scale_inv && !s.expand ? s.scale_inv[at] : 1.0f;
 		expansion[k] = s.expand ? s.scale_inv + 3 * at : nullptr;
 	}
-	update(t, r, e, scale, x, expansion);
+	update(t, r, e, scale, x, expansion, gradient);
 }
 
 // Quick is a chunk in aligned vectors of eight, each state with at most one scale: the

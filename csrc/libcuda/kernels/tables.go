@@ -81,7 +81,20 @@ func AdamTable(list []Adam, find, store bool) (table []uint64, chunks int, l Lau
 			flat("adamw", "adamw.cu", chunks),
 			flat("adamw_end", "adamw.cu", states))
 	}
-	return table, chunks, Launches{passes, 64}, nil
+	return table, chunks, Launches{passes, int64(len(list)) * ruleBytes}, nil
+}
+
+// ruleBytes is the size of Rule in adamw.cuh.
+const ruleBytes = 48
+
+// UpdateStatsLaunches returns the launches of op update_stats over a table of AdamTable, with
+// Step, Coef, Skip, MeanSquares and Largest as Tensor, and the plain fields.
+func UpdateStatsLaunches(tensors, chunks int) Launches {
+	return Launches{[]Kernel{
+		one("update_stats_begin", "update_stats.cu")(0, 0).Kernels[0],
+		flat("update_stats", "update_stats.cu", chunks),
+		flat("update_stats_end", "update_stats.cu", ceilDiv(tensors, flatThreads)),
+	}, ruleBytes + 12*int64(chunks)}
 }
 
 // adamSpan returns the number of elements of a row per thread block if moments have block
