@@ -160,8 +160,10 @@ func effects(weights, otherText string) map[string]effect {
 		"optimizer.weight_decay": {
 			see: programs, edit: func(c *train.Config) { c.Optimizer.WeightDecay = 0 },
 		},
-		"optimizer.l2":   {see: programs, edit: func(c *train.Config) { c.Optimizer.L2 = 0.1 }},
-		"optimizer.clip": {see: programs, edit: func(c *train.Config) { c.Optimizer.Clip = 2 }},
+		"optimizer.l2":       {see: programs, edit: func(c *train.Config) { c.Optimizer.L2 = 0.1 }},
+		"optimizer.clip_rms": {see: programs, edit: func(c *train.Config) { c.Optimizer.ClipRMS = 1 }},
+		"optimizer.stats":    {see: programs, edit: func(c *train.Config) { c.Optimizer.Stats = true }},
+		"optimizer.clip":     {see: programs, edit: func(c *train.Config) { c.Optimizer.Clip = 2 }},
 
 		"precision.master":       {see: programs, edit: func(c *train.Config) { c.Precision.Master = "fp16" }},
 		"precision.m1":           {see: programs, edit: func(c *train.Config) { c.Precision.M1 = "e4m3" }},

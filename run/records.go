@@ -89,6 +89,10 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) 
 		m.LossScale = new(writers.Float(p.LossScale))
 		scalars = append(scalars, writers.Scalar{Tag: "loss_scale_log2", Value: math.Log2(p.LossScale)})
 	}
+	if u := p.Update; u != (train.UpdateResult{}) {
+		m.Update = &writers.UpdateStats{RMS: writers.Float(u.RMS), EmbeddingRMS: writers.Float(u.EmbeddingRMS), Largest: writers.Float(u.Largest)}
+		scalars = append(scalars, writers.Scalar{Tag: "update/rms", Value: u.RMS}, writers.Scalar{Tag: "update/embedding_rms", Value: u.EmbeddingRMS}, writers.Scalar{Tag: "update/largest", Value: u.Largest})
+	}
 	if p.Evaluated {
 		loss := writers.Float(p.ValLoss)
 		m.ValLoss = &loss

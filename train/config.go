@@ -84,6 +84,8 @@ type Optimizer struct {
 	WeightDecay float64    `toml:"weight_decay" doc:"applied to matrices only"`
 	L2          float64    `toml:"l2" doc:"coupled weight decay: times the weight, added to the gradient"`
 	Clip        float64    `toml:"clip" doc:"maximum gradient norm; 0: no clipping"`
+	ClipRMS     float64    `toml:"clip_rms" doc:"StableAdamW: larger RMS of g/√v lowers a tensor's lr; 0: off"`
+	Stats       bool       `toml:"stats" doc:"records the RMS and the largest element of each update"`
 }
 
 // Precision overrides fields of the recipe. A field that is not given (empty or

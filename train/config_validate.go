@@ -258,6 +258,7 @@ func (v *validator) optimizer(o Optimizer) {
 	v.oneOf("optimizer.eps_form", o.EpsForm, []string{"hat", "corrected"})
 	v.notNegative("optimizer.weight_decay", o.WeightDecay, 0.1)
 	v.notNegative("optimizer.l2", o.L2, 0.1)
+	v.notNegative("optimizer.clip_rms", o.ClipRMS, 1)
 	v.notNegative("optimizer.clip", o.Clip, 1)
 }
 

@@ -34,15 +34,20 @@ type AdamW struct {
 	LossScale *backend.Tensor // State F32 [1]: loss scale of the next step; nil without recipe.Recipe.LossScaling
 	GoodSteps *backend.Tensor // State I32 [1]: updates since LossScale changed; nil likewise
 
+	// Of each parameter's last update, as [backend.UpdateStats] defines them: Output F32 [n], nil
+	// unless [Optimizer.Stats] or [Optimizer.ClipRMS] is set.
+	MeanSquares, Largest *backend.Tensor
+
 	config Optimizer
 	model  *nn.Base
+	order  []*nn.Param // of the elements of MeanSquares and Largest
 	m1, m2 map[*nn.Param]*backend.Tensor
 	scales []*backend.Tensor // of the quantized moments; initially 1
 }
 
 // NewAdamW declares the optimizer's state for the parameters of m, after [nn.Base.Build] and
 // [nn.Base.DeclareGrads].
-// Of c it reads Betas, Eps, EpsForm, WeightDecay, L2 and Clip.
+// Of c it reads Betas, Eps, EpsForm, WeightDecay, L2, Clip, ClipRMS and Stats.
 func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 	o := &AdamW{
 		GradNorm: m.Vars.Tensor(backend.Output, "grad_norm", fp8.F32, 1),
@@ -52,6 +57,9 @@ func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 	}
 	if o.LossScale = m.LossScale; o.LossScale != nil {
 		o.GoodSteps = m.Vars.Tensor(backend.State, "loss_scale.good_steps", fp8.I32, 1)
+	}
+	if c.Stats || c.ClipRMS > 0 {
+		o.declareStats()
 	}
 	for _, p := range m.Params {
 		r := recipe.Optimizer{M1: fp8.F32, M2: fp8.F32}
@@ -153,6 +161,7 @@ var groupPaths = [groupCount]string{quantized: "layers", otherMatrices: "embeddi
 
 // record appends the gradient norm, StepGate and one AdamW for each group.
 func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
+	o.order = nil
 	var groups [groupCount][]*nn.Param
 	for _, param := range o.model.Params {
 		g := otherMatrices
@@ -206,6 +215,9 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 			op.M1Scale, op.M2Scale = append(op.M1Scale, m1.Scale), append(op.M2Scale, m2.Scale)
 		}
 		q := p.Scope("adamw." + groupPaths[g])
+		if o.MeanSquares != nil {
+			o.recordStats(q, op, params)
+		}
 		if op.Shard && op.HasAmaxes() {
 			first := *op
 			first.AmaxOnly, op.AmaxGiven = true, true

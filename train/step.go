@@ -25,7 +25,8 @@ type StepResult struct {
 	// LossScale is the loss scale after the step, 0 without [recipe.Recipe.LossScaling]: half
 	// of the step's own if it was skipped.
 	LossScale float64
-	Spike     Spike // the loss spike that this step completed, if any
+	Update    UpdateResult // only with [Optimizer.Stats] or [Optimizer.ClipRMS]
+	Spike     Spike        // the loss spike that this step completed, if any
 	Elapsed   time.Duration
 }
 
@@ -105,7 +106,7 @@ func (t *Trainer) dropFlights() error {
 	}
 	for i := range t.flights.n {
 		d := t.device
-		_ = d.reports[(t.step+i)%2].End(d.words[:4*t.reported()])
+		_ = d.reports[(t.step+i)%2].End(d.words)
 	}
 	t.flights = flights{}
 	return err
@@ -210,32 +211,33 @@ func (t *Trainer) collect(ctx context.Context) (StepResult, error) {
 	return res, nil
 }
 
-// A step reports a few words, equal on all ranks.
-const reportWords = 4
-
-// report returns the tensors of the words; the last is nil without a loss scale.
-func (j *Job) report() [reportWords]*backend.Tensor {
-	return [...]*backend.Tensor{j.Loss, j.GradNorm, j.Skip, j.LossScale}
-}
-
-// reported returns the number of words that a step reports.
-func (j *Job) reported() int {
-	if j.LossScale == nil {
-		return reportWords - 1
+// report returns the tensors that a step reports, equal on all ranks, and their bytes in all.
+func (j *Job) report() (list []*backend.Tensor, bytes int) {
+	list = []*backend.Tensor{j.Loss, j.GradNorm, j.Skip}
+	if j.LossScale != nil {
+		list = append(list, j.LossScale)
 	}
-	return reportWords
+	if o := j.optimizer; o.MeanSquares != nil {
+		list = append(list, o.MeanSquares, o.Largest)
+	}
+	for _, x := range list {
+		bytes += int(x.Bytes())
+	}
+	return list, bytes
 }
 
-// prepareReports creates the result copies if Run is asynchronous on the device.
+// prepareReports allocates the results of a step, and creates the copies of them if Run is
+// asynchronous on the device.
 func (d *device) prepareReports(j *Job) error {
+	list, bytes := j.report()
+	d.reported, d.words = list, make([]byte, bytes)
 	f, ok := d.Backend.(backend.Fetcher)
 	if !ok {
 		return nil
 	}
-	words := j.report()
 	for i := range d.reports {
 		var err error
-		if d.reports[i], err = f.Fetch(words[:j.reported()]...); err != nil {
+		if d.reports[i], err = f.Fetch(list...); err != nil {
 			return err
 		}
 	}
@@ -246,23 +248,28 @@ func (d *device) prepareReports(j *Job) error {
 func (t *Trainer) readReport(report backend.Fetch, res *StepResult) error {
 	d := t.device
 	if report != nil {
-		if err := report.End(d.words[:4*t.reported()]); err != nil {
+		if err := report.End(d.words); err != nil {
 			return err
 		}
 	} else {
-		words := t.report()
-		for i, x := range words[:t.reported()] {
-			if err := d.Read(x, d.words[4*i:][:4]); err != nil {
+		at := 0
+		for _, x := range d.reported {
+			to := at + int(x.Bytes())
+			if err := d.Read(x, d.words[at:to]); err != nil {
 				return err
 			}
+			at = to
 		}
 	}
 	res.Loss = float(d.words[0:]) / float64(t.TokensPerStep())
 	res.GradNorm = float(d.words[4:])
 	res.Skipped = binary.LittleEndian.Uint32(d.words[8:]) != 0
+	rest := d.words[12:]
 	if t.LossScale != nil {
-		res.LossScale = float(d.words[12:])
+		res.LossScale = float(rest)
+		rest = rest[4:]
 	}
+	res.Update = t.optimizer.updateResult(rest)
 	return nil
 }
 

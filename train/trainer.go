@@ -64,7 +64,8 @@ type device struct {
 
 	tokens, targets []int32
 	bytes           []byte
-	words           [4 * reportWords]byte // results as read from the device
+	reported        []*backend.Tensor // the results of a step
+	words           []byte            // their bytes as read from the device
 }
 
 // program is a loaded program.

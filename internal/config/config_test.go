@@ -61,6 +61,8 @@ eps_form = "hat"
 weight_decay = 0.1         # matrices
 l2 = 0.0
 clip = 1.0
+clip_rms = 0.0
+stats = false
 
 [precision]                # from the recipe; each key overrides it
 master = "fp16"

@@ -43,9 +43,18 @@ type Metrics struct {
 	Tokens   int64  `json:"tokens"`  // so far
 	Skipped  bool   `json:"skipped"` // the update was skipped
 	// LossScale is the loss scale after the step, for recipes with loss scaling.
-	LossScale *Float                 `json:"loss_scale,omitempty"`
-	FP8       map[string]FP8Stats    `json:"fp8,omitempty"`
-	SwiGLU    map[string]SwiGLUStats `json:"swiglu,omitempty"`
+	LossScale *Float `json:"loss_scale,omitempty"`
+	// Update describes the step's update, with optimizer.stats or optimizer.clip_rms.
+	Update *UpdateStats           `json:"update,omitempty"`
+	FP8    map[string]FP8Stats    `json:"fp8,omitempty"`
+	SwiGLU map[string]SwiGLUStats `json:"swiglu,omitempty"`
+}
+
+// UpdateStats describes the update of the parameters, see train.UpdateResult.
+type UpdateStats struct {
+	RMS          Float `json:"rms"`           // √mean(g²/v̂), the largest over the parameters
+	EmbeddingRMS Float `json:"embedding_rms"` // of the embedding
+	Largest      Float `json:"largest"`       // largest update of an element over the learning rate
 }
 
 // FP8Stats describes a cast of one tensor in a step.

@@ -1,0 +1,68 @@
+package train
+
+import (
+	"math"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/nn"
+)
+
+// UpdateResult describes a step's update of the parameters, see [backend.UpdateStats].
+type UpdateResult struct {
+	// RMS is the largest over the parameters of √mean(g²/v̂), and EmbeddingRMS that of the
+	// embedding: about 1 in steady training, far above it if gradients grow faster than the
+	// second moments (arXiv 2304.13013). A loss spike follows a step or more later.
+	RMS, EmbeddingRMS float64
+	Largest           float64 // largest update of an element, in units of the learning rate
+}
+
+// declareStats declares the outputs of UpdateStats.
+func (o *AdamW) declareStats() {
+	n := len(o.model.Params)
+	o.MeanSquares = o.model.Vars.Tensor(backend.Output, "update.mean_squares", fp8.F32, n)
+	o.Largest = o.model.Vars.Tensor(backend.Output, "update.largest", fp8.F32, n)
+}
+
+// recordStats appends the statistics of an update op, which has these parameters, and makes op
+// clip by them.
+func (o *AdamW) recordStats(p *backend.Program, op *backend.AdamW, params []*nn.Param) {
+	from := len(o.order)
+	o.order = append(o.order, params...)
+	name := "." + params[0].Name
+	squares := o.MeanSquares.Slice(o.MeanSquares.Name+name, from, len(params))
+	largest := o.Largest.Slice(o.Largest.Name+name, from, len(params))
+	stats := &backend.UpdateStats{
+		Grad: op.Grad, Master: op.Master, M1: op.M1, M2: op.M2, Step: op.Step, Coef: op.Coef, Skip: op.Skip,
+		MeanSquares: squares, Largest: largest,
+		Beta1: op.Beta1, Beta2: op.Beta2, Eps: op.Eps, L2: op.L2, EpsForm: op.EpsForm, Parts: 1,
+	}
+	if op.Shard {
+		stats.Parts = params[0].Shape[0] / params[0].Master.Shape[0]
+	}
+	p.Add(stats)
+	if op.Shard {
+		comm(p).Add(&backend.AllReduce{X: squares})
+		comm(p).Add(&backend.AllReduce{X: largest, Reduce: backend.ReduceMax})
+	}
+	if op.ClipRMS = float32(o.config.ClipRMS); op.ClipRMS > 0 {
+		op.MeanSquares = squares
+	}
+}
+
+// updateResult returns the result of the bytes of MeanSquares and Largest.
+func (o *AdamW) updateResult(raw []byte) (r UpdateResult) {
+	if o.MeanSquares == nil {
+		return r
+	}
+	n := len(o.order)
+	for i, param := range o.order {
+		rms := math.Sqrt(float(raw[4*i:]))
+		r.RMS = max(r.RMS, rms)
+		if param.Embedding {
+			r.EmbeddingRMS = rms
+		}
+		r.Largest = max(r.Largest, float(raw[4*(n+i):]))
+	}
+	return r
+}
