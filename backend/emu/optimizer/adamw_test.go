@@ -218,7 +218,7 @@ func TestAdamWScaled(t *testing.T) {
 			t.Run(fmt.Sprint(f, rounding), func(t *testing.T) {
 				a := unlike(f[0], f[1], f[2])
 				a.Rounding = rounding
-				after, rule := a.runs(t), a.ruleFor(0.01, 0.5, 3)
+				after, rule := a.runs(t), a.ruleFor(float64(float32(0.01)), 0.5, 3)
 				for i := range sizes {
 					var x [3][]float32
 					for j := range x {
