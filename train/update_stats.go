@@ -25,7 +25,7 @@ func (o *AdamW) declareStats() {
 }
 
 // recordStats appends the statistics of an update op, which has these parameters, and makes op
-// clip by them.
+// clip by them. Padding rows of sharded parameters count: their gradients are 0.
 func (o *AdamW) recordStats(p *backend.Program, op *backend.AdamW, params []*nn.Param) {
 	from := len(o.order)
 	o.order = append(o.order, params...)
@@ -38,7 +38,7 @@ func (o *AdamW) recordStats(p *backend.Program, op *backend.AdamW, params []*nn.
 		Beta1: op.Beta1, Beta2: op.Beta2, Eps: op.Eps, L2: op.L2, EpsForm: op.EpsForm, Parts: 1,
 	}
 	if op.Shard {
-		stats.Parts = params[0].Shape[0] / params[0].Master.Shape[0]
+		stats.Parts = o.model.Shards
 	}
 	p.Add(stats)
 	if op.Shard {

@@ -63,14 +63,17 @@ func TestStableAdamW(t *testing.T) {
 	require.Less(t, 5*stable, plain)
 }
 
-// Shards give the statistics of the whole tensors.
+// Shards give the statistics of the whole tensors, but for padding rows, which count as zeros: three
+// ranks pad the rows of most tensors.
 func TestUpdateStatsOfShards(t *testing.T) {
-	c := small(t, "fp8-smooth")
-	c.Optimizer.Stats, c.Optimizer.Clip, c.Train.Ranks = true, 0, 2
-	whole, parts := steps(t, newTrainer(t, c, 2, false), 4), steps(t, newTrainer(t, shared(c, 2), 2, false), 4)
-	for i := range whole {
-		require.InEpsilon(t, whole[i].Update.RMS, parts[i].Update.RMS, 1e-6)
-		require.InEpsilon(t, whole[i].Update.EmbeddingRMS, parts[i].Update.EmbeddingRMS, 1e-6)
-		require.Equal(t, whole[i].Update.Largest, parts[i].Update.Largest)
+	for ranks, tolerance := range map[int]float64{2: 1e-6, 3: 0.05} {
+		c := small(t, "fp8-smooth")
+		c.Optimizer.Stats, c.Optimizer.Clip, c.Train.Ranks = true, 0, ranks
+		whole, parts := steps(t, newTrainer(t, c, 2, false), 4), steps(t, newTrainer(t, shared(c, ranks), 2, false), 4)
+		for i := range whole {
+			require.InEpsilon(t, whole[i].Update.RMS, parts[i].Update.RMS, tolerance)
+			require.InEpsilon(t, whole[i].Update.EmbeddingRMS, parts[i].Update.EmbeddingRMS, tolerance)
+			require.InEpsilon(t, whole[i].Update.Largest, parts[i].Update.Largest, 1e-5)
+		}
 	}
 }

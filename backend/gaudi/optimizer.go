@@ -184,7 +184,7 @@ func (b *builder) updateStats(o *backend.UpdateStats) error {
 	squares := b.div(b.mul(u.grad, u.grad), b.where(b.greater(least, debiased), least, debiased))
 	n := float64(o.Grad[0].Elems()) * float64(o.Parts)
 	mean := b.mul(b.overAll("reduce_sum", squares), b.constant(float32(1/n)))
-	largest := b.overAll("reduce_max", b.abs(b.mul(u.rate, u.direction)))
+	largest := b.largest(b.mul(u.rate, u.direction))
 	skip, zero := b.set(o.Skip), b.constant(0)
 	b.out(o.MeanSquares, b.where(skip, zero, mean))
 	b.out(o.Largest, b.where(skip, zero, largest))
