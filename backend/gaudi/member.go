@@ -24,6 +24,7 @@ type member struct {
 	group *world.Group
 	comm  *libsynapse.Comm
 	stop  chan struct{} // closed to end the goroutine
+	ended chan struct{} // closed by the goroutine, which reads memory of the device
 }
 
 const (
@@ -64,13 +65,14 @@ func (l *local) join(g *world.Group) error {
 	if err != nil {
 		return fmt.Errorf("join rank %d of %d: %w", g.Rank(), g.Size(), unreachable(err))
 	}
-	l.rank = &member{g, comm, make(chan struct{})}
+	l.rank = &member{g, comm, make(chan struct{}), make(chan struct{})}
 	go l.rank.watch(l)
 	return nil
 }
 
 // watch runs until the member is closed or the group has ended.
 func (m *member) watch(l *local) {
+	defer close(m.ended)
 	ticker, samples := time.NewTicker(watchEvery), time.NewTicker(sampleEvery)
 	defer ticker.Stop()
 	defer samples.Stop()
@@ -102,6 +104,7 @@ func (m *member) watch(l *local) {
 
 func (m *member) close() error {
 	close(m.stop)
+	<-m.ended
 	return m.comm.Close()
 }
 
