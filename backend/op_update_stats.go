@@ -1,6 +1,10 @@
 package backend
 
-import "octet/fp8"
+import (
+	"fmt"
+
+	"octet/fp8"
+)
 
 // UpdateStats describes the update that an AdamW with the same operands and coefficients is about
 // to make, and changes none of them. For each listed tensor, with g = Coef·Grad + L2·p, the new
@@ -9,9 +13,10 @@ import "octet/fp8"
 //	MeanSquares = mean(g²/max(v̂, ε²))
 //	Largest     = max |update| / learning rate, weight decay aside
 //
-// √MeanSquares is the RMS of StableAdamW (arXiv 2304.13013), whose debiased moments are m̂ and v̂ of
-// AdamW's bias correction: far above 1, the second moments are out of date, and the update is too
-// large. Give MeanSquares to AdamW to clip it. Both outputs are 0 if Skip is set.
+// √MeanSquares is the RMS of StableAdamW (arXiv 2304.13013), whose debiased moments equal m̂ and v̂ of
+// AdamW's bias correction. An RMS far above 1 says that the gradients have outgrown the second
+// moments, so that the update is too large. AdamW clips it by MeanSquares. Both outputs are 0 if Skip
+// is set.
 //
 // If each tensor is one of Parts equal parts of a larger tensor, MeanSquares is this part's share:
 // the sum over the ranks is the mean of the whole. Largest takes their maximum.
@@ -84,6 +89,20 @@ func (c *checker) state(name string, t, g *Tensor) {
 		c.that(t.Cols() == g.Cols(), "%s is %s with blocks of %s, Grad has rows of another length: %s", name, t, t.Block, g)
 	}
 	c.that(!t.Expand || t.Block != PerTensor && t.DType.IsQuantized(), "%s is %s and expanded, which takes FP8 and block scales", name, t)
+}
+
+// checkExpanded refuses expanded tensors in ops that would read their scales as scale_inv.
+func checkExpanded(op Op, operands []Operand) error {
+	switch op.(type) {
+	case *AdamW, *UpdateStats:
+		return nil
+	}
+	for _, o := range operands {
+		if o.Tensor.Expand {
+			return fmt.Errorf("%s: %s is expanded: only AdamW and UpdateStats take such a tensor", o.Field, o.Tensor)
+		}
+	}
+	return nil
 }
 
 // coefficients checks those of AdamW.

@@ -191,6 +191,9 @@ func (r *record) add(n *Node) {
 		operands, err = collectOperands(n.Op)
 	}
 	if err == nil {
+		err = checkExpanded(n.Op, operands)
+	}
+	if err == nil {
 		err = r.checkAccess(operands)
 	}
 	if err == nil {

@@ -26,3 +26,15 @@ func TestTwoElementsInAByte(t *testing.T) {
 	vars.Tensor(backend.Stash, "z", fp8.E2M1, 2, 3)
 	require.ErrorContains(t, vars.Err(), "columns, LD and Offset must be even")
 }
+
+// Only the optimizer reads an expanded tensor: other ops would take its scales for scale_inv.
+func TestExpandedTensorsAreRefused(t *testing.T) {
+	vars := backend.NewVars()
+	x := vars.Tensor(backend.State, "m1", fp8.E4M3, 4, 128)
+	x.Block, x.Expand = backend.ScaleBlock{Rows: 1, Cols: 128}, true
+	x.Scale = vars.Tensor(backend.State, "m1.expansion", fp8.F32, 4, 1, fp8.ExpansionElems)
+	require.Equal(t, 12, x.ScaleElems())
+	p := vars.Program("p")
+	p.Add(&backend.Amax{X: x, Out: vars.Tensor(backend.Output, "amax", fp8.F32, 1)})
+	require.ErrorContains(t, p.Err(), "X: m1:e4m3[4, 128] is expanded: only AdamW and UpdateStats take such a tensor")
+}

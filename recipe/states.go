@@ -16,7 +16,7 @@ var states = []Recipe{
 			"flattened tensor; Octet's end with the row.",
 		Optimizer{Master: fp8.F32, M1: fp8.E4M3, M2: fp8.E4M3, Block: 128, Expand: true}),
 	underBF16("te-adam", "Transformer Engine's FusedAdam: E4M3 moments, FP16 master",
-		"Transformer Engine, pytorch/optimizers/fused_adam.py. Its FP16 master uses codes up to 32752, "+
+		"Transformer Engine, pytorch/optimizers/fused_adam.py. Its FP16 master holds values up to 32752, "+
 			"half of Octet's largest, so weights underflow a binade earlier. A moment of zeros keeps "+
 			"its scale here.",
 		Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.E4M3}),

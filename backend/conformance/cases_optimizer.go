@@ -203,16 +203,21 @@ func (s *suite) adamWShard() {
 				op := b.newAdamW(f, 3, 5*7, 64)
 				op.Rounding, op.Shard = rounding, true
 				b.random = rounding == fp8.Stochastic
-				if op.HasAmaxes() {
-					first := *op
-					first.AmaxOnly, op.AmaxGiven = true, true
-					b.p.Add(&first)
-					b.p.Add(&backend.AllReduce{X: op.Amaxes, Reduce: backend.ReduceMax})
-				}
-				b.p.Add(op)
+				b.addShared(op)
 			}, "adamw/%s-%s-%s/%s/shard", f[0], f[1], f[2], rounding)
 		}
 	}
+}
+
+// addShared adds an update of tensors that ranks share.
+func (b *fixture) addShared(op *backend.AdamW) {
+	if op.HasAmaxes() {
+		first := *op
+		first.AmaxOnly, op.AmaxGiven = true, true
+		b.p.Add(&first)
+		b.p.Add(&backend.AllReduce{X: op.Amaxes, Reduce: backend.ReduceMax})
+	}
+	b.p.Add(op)
 }
 
 func (s *suite) adamWZero() {

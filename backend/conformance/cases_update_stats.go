@@ -97,13 +97,7 @@ func (s *suite) clipRMS() {
 			op := b.newAdamW(f, 3, 5*7, 64, 40)
 			op.Shard = true
 			b.clipped(op)
-			if op.HasAmaxes() {
-				first := *op
-				first.AmaxOnly, op.AmaxGiven = true, true
-				b.p.Add(&first)
-				b.p.Add(&backend.AllReduce{X: op.Amaxes, Reduce: backend.ReduceMax})
-			}
-			b.p.Add(op)
+			b.addShared(op)
 		}, "adamw/clip_rms/%s-%s-%s/shard", f[0], f[1], f[2])
 	}
 	// A mean square that is not finite: infinity stops the tensor, NaN spreads.

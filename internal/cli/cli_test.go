@@ -263,6 +263,9 @@ func TestRecipes(t *testing.T) {
 		require.Contains(t, one, "recipe "+name+":")
 		require.Contains(t, all, "  "+name+"  ")
 	}
+	coat, _ := succeed(t, "recipes", "coat-adam")
+	require.Contains(t, coat, "m1 and m2 scaled in blocks of 128, expanded")
+	require.Contains(t, coat, "\nsource: COAT (arXiv 2410.19313;")
 	two, _ := succeed(t, "recipes", "bf16", "fp8-smooth")
 	require.Contains(t, two, "recipe bf16:")
 	require.Contains(t, two, "recipe fp8-smooth:")

@@ -452,3 +452,25 @@ func (d compiling) Load(programs ...*backend.Program) ([]backend.Executable, err
 	d.wait()
 	return d.Backend.Load(programs...)
 }
+
+// optimizer.stats adds a description of each update to metrics.jsonl and changes no other value.
+func TestUpdateStatsInMetrics(t *testing.T) {
+	text := corpus(t, 20_000)
+	var losses [2][]writers.Float
+	for i, stats := range []string{"false", "true"} {
+		dir := filepath.Join(t.TempDir(), stats)
+		succeed(t, trainArgs(text, dir, 3, "optimizer.stats="+stats)...)
+		for line := range strings.Lines(read(t, dir, "metrics.jsonl")) {
+			var m writers.Metrics
+			require.NoError(t, json.Unmarshal([]byte(line), &m))
+			losses[i] = append(losses[i], m.Loss)
+			require.Equal(t, stats == "true", m.Update != nil, line)
+			if m.Update != nil {
+				require.InDelta(t, 1, float64(m.Update.RMS), 0.6)
+				require.InDelta(t, 1, float64(m.Update.Largest), 0.6)
+				require.Positive(t, float64(m.Update.EmbeddingRMS))
+			}
+		}
+	}
+	require.Equal(t, losses[0], losses[1])
+}

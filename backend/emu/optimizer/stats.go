@@ -13,8 +13,9 @@ type Stats struct {
 	MeanSquares, Largest []float32 // of each parameter
 	Parts                int
 
-	squares []float64 // of each span
-	largest []float32
+	correction2 float64   // 1 − β2ᵗ of this run
+	squares     []float64 // of each span
+	largest     []float32
 }
 
 // Bind returns a function that computes the statistics and allocates nothing.
@@ -29,6 +30,7 @@ func (s Stats) Bind(p *pool.Pool) func() {
 		if a.Skip[0] != 0 {
 			return
 		}
+		s.correction2 = 1 - math.Pow(float64(a.Beta2), float64(a.Step[0]))
 		for i := range a.Params {
 			a.Params[i].rule = a.ruleFor(1, a.Coef[0], a.Step[0])
 		}
@@ -43,11 +45,10 @@ func (s *Stats) visit(worker, i int) {
 	at := a.all[i]
 	x, grad, rule := a.load(worker, &at, false)
 	rule.Update(x[0], x[1], x[2], grad)
-	beta2 := math.Pow(float64(a.Beta2), float64(a.Step[0]))
 	least, sum, top := float64(a.Eps)*float64(a.Eps), 0.0, float32(0)
 	for j, m := range x[1] {
 		v, g := x[2][j], float64(rule.Coef)*float64(grad[j])
-		sum += g * g / max(float64(v)/(1-beta2), least)
+		sum += g * g / max(float64(v)/s.correction2, least)
 		root := float32(math.Sqrt(float64(v)))
 		update := rule.Rate * (m / (float32(root*rule.RootScale) + rule.Epsilon))
 		top = fp8.MaxAmax(top, max(update, -update))
