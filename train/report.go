@@ -144,3 +144,33 @@ func ordered(count map[string]int64, names ...string) []Group {
 	}
 	return list
 }
+
+// Activations describes the temporaries that the forward pass of a micro-batch leaves for the
+// backward pass.
+type Activations struct {
+	Bytes int64 `json:"bytes"`
+	Elems int64 `json:"elements"` // each copy of a tensor counts; scales do not
+}
+
+// Activations returns those of a step's micro-batch, as recorded, and after recomputation drops
+// some. Ops of the head, which computes its gradient chunk by chunk in the forward pass, have none.
+func (j *Job) Activations() (a Activations) {
+	forward := map[*backend.Tensor]bool{}
+	for _, n := range j.anyMicro().Nodes() {
+		for _, o := range n.Operands() {
+			t := o.Tensor.Root()
+			switch {
+			case t.Class != backend.Temp:
+			case n.Phase == backend.Forward:
+				forward[t] = true
+			case forward[t]:
+				delete(forward, t) // count it once
+				a.Bytes += t.Bytes()
+				if !strings.Contains(o.Field, "Scale") && !strings.Contains(o.Field, "Outer") {
+					a.Elems += int64(t.Elems())
+				}
+			}
+		}
+	}
+	return a
+}

@@ -35,6 +35,9 @@ func (sweepCmd) Help() string {
   [[variants]]                          beside recipes, or instead of them
   name = "m1 e5m2"
   set  = ["recipe=fp8-smooth", "precision.m1=e5m2"]
+  [[conditions]]                        crossed with recipes and variants
+  name = "long"
+  set  = ["train.steps=1000"]
 
 The first list with several values has the baseline: its first value. Runs with equal seeds are compared. octet checks all runs before it starts the first one. Ctrl-C saves a checkpoint of each run; the same command then resumes, also after a kill. More seeds or values in the file add runs. DIR/results.csv has a line for each run.
 

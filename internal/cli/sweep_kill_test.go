@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -20,10 +21,12 @@ import (
 	"octet/internal/sweep"
 )
 
-// steadyTable is a table without the line that names its folder.
+var stepTime = regexp.MustCompile(` [\d.e+]+ ms`)
+
+// steadyTable is a table without times and the line that names its folder.
 func steadyTable(table string) string {
 	text, _, _ := strings.Cut(table, "\nruns  ")
-	return text
+	return stepTime.ReplaceAllString(text, "")
 }
 
 // A sweep that is killed at ten random moments and started again ends like one that was not:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"slices"
 
 	"octet/internal/stats"
 	"octet/internal/sweep"
@@ -40,6 +41,13 @@ func printSweep(to io.Writer, s *sweep.Sweep) error {
 	}
 	var text bytes.Buffer
 	fmt.Fprint(&text, "\nlosses in nats per token; differences between runs with equal seeds: mean ± standard error, p of Student's paired t test, two-sided\n\n")
+	if _, err := prose(&printable{to: to}).Write(text.Bytes()); err != nil {
+		return err
+	}
+	if err := printRecords(to, s); err != nil {
+		return err
+	}
+	text.Reset()
 	for _, r := range s.Rows() {
 		if r.State == sweep.Failed {
 			fmt.Fprintf(&text, "failed      %s, seed %d: %s\n", r.Variant.Name, r.Seed, shortened(r.Error))
@@ -49,6 +57,44 @@ func printSweep(to io.Writer, s *sweep.Sweep) error {
 	_, err := prose(&printable{to: to}).Write(text.Bytes())
 	return err
 }
+
+// printRecords prints a line for each variant with finished runs: what their records say beside the
+// losses.
+func printRecords(to io.Writer, s *sweep.Sweep) error {
+	records := table{columns: []column{
+		{head: "variant"},
+		{head: "worst step"},
+		{head: "largest update", short: "update"},
+		{head: "spikes"},
+		{head: "step"},
+	}}
+	for _, r := range s.Records() {
+		if math.IsNaN(r.StepSeconds) {
+			continue
+		}
+		worst, update := "–", "–"
+		if n := len(r.WorstStep); n > 0 {
+			worst = fmt.Sprintf("%.3f–%.3f", slices.Min(r.WorstStep), slices.Max(r.WorstStep))
+		}
+		if r.Variant.Baseline == nil {
+			worst = "baseline"
+		}
+		if !math.IsNaN(r.LargestUpdate) {
+			update = fmt.Sprintf("%.3g", r.LargestUpdate)
+		}
+		records.add(r.Variant.Name, worst, update, fmt.Sprint(r.Spikes), fmt.Sprintf("%.3g ms", 1e3*r.StepSeconds))
+	}
+	if len(records.rows) == 0 {
+		return nil
+	}
+	if err := records.print(to); err != nil {
+		return err
+	}
+	_, err := io.WriteString(prose(&printable{to: to}), "\n"+recordWords+"\n\n")
+	return err
+}
+
+const recordWords = "worst step: how far the training loss of a run is above the baseline's at its worst step, in nats per token, smallest–largest of the seeds; largest update of an element, in units of the learning rate (– without optimizer.stats=true); spikes of all runs; step: median time"
 
 // errorLength is the number of characters of an error in a table of runs; results.csv and the
 // logs have all of them.
@@ -99,6 +145,27 @@ type variantResult struct {
 	Failed   int            `json:"failed"`
 	ValLoss  *spread        `json:"val_loss,omitempty"` // nats per token
 	Percent  *pairedPercent `json:"difference_percent,omitempty"`
+	Records  *recordsResult `json:"records,omitempty"` // of the runs that are done
+}
+
+// recordsResult holds [sweep.Records].
+type recordsResult struct {
+	WorstStep     []writers.Float `json:"worst_step,omitempty"` // nats per token, by pair; null: infinite
+	LargestUpdate *writers.Float  `json:"largest_update,omitempty"`
+	Spikes        int             `json:"spikes"`
+	StepSeconds   writers.Float   `json:"step_s"`
+}
+
+func recordsOf(r sweep.Records) *recordsResult {
+	out := &recordsResult{Spikes: r.Spikes, StepSeconds: writers.Float(r.StepSeconds)}
+	for _, x := range r.WorstStep {
+		out.WorstStep = append(out.WorstStep, writers.Float(x))
+	}
+	if !math.IsNaN(r.LargestUpdate) {
+		largest := writers.Float(r.LargestUpdate)
+		out.LargestUpdate = &largest
+	}
+	return out
 }
 
 type spread struct {
@@ -133,12 +200,14 @@ func spreadOf(p stats.Paired) spread {
 // printSweepJSON prints the result as JSON.
 func printSweepJSON(to io.Writer, s *sweep.Sweep) error {
 	out := sweepResult{Sweep: s.Dir}
-	for _, v := range s.Summaries() {
+	records := s.Records()
+	for i, v := range s.Summaries() {
 		r := variantResult{Name: v.Variant.Name, Done: v.Done, Failed: v.Failed}
 		if v.Variant.Baseline != nil {
 			r.Baseline = v.Variant.Baseline.Name
 		}
 		if v.Done > 0 {
+			r.Records = recordsOf(records[i])
 			r.ValLoss = &spread{writers.Float(v.Mean), writers.Float(v.Min), writers.Float(v.Max)}
 		}
 		if d := v.Difference; d.N > 0 {

@@ -27,6 +27,15 @@ func (r *Run) metricsLine(text []byte) error {
 	}
 	r.Casts.cutFrom(l.step)
 	r.Channels.cutFrom(l.step)
+	if raw := l.fields["update"]; raw != nil {
+		var update map[string]*float64
+		if err := json.Unmarshal(raw, &update); err != nil {
+			return err
+		}
+		for name, v := range update {
+			l.numbers["update."+name] = number(v)
+		}
+	}
 	errs := []error{addAll(r.Metrics, l.step, l.numbers)}
 	for field, m := range map[string]*Measurements{"fp8": &r.Casts, "swiglu": &r.Channels} {
 		var values map[string]map[string]*float64

@@ -18,6 +18,14 @@ func (s *Series) Last() (v float64, ok bool) {
 	return s.Values[len(s.Values)-1], true
 }
 
+// All returns the values; none of a nil series.
+func (s *Series) All() []float64 {
+	if s == nil {
+		return nil
+	}
+	return s.Values
+}
+
 // cutFrom forgets the values of a step and of those after it: a run that resumes or rewinds
 // writes them again.
 func (s *Series) cutFrom(step float64) {

@@ -26,7 +26,9 @@ type file struct {
 	Data     [][]string `toml:"data"`
 	Set      []string   `toml:"set"` // key=value, for all runs
 	Variants []settings `toml:"variants"`
-	Grid     any        `toml:"grid"`
+	// Conditions are crossed with recipes and variants, like backends.
+	Conditions []settings `toml:"conditions"`
+	Grid       any        `toml:"grid"`
 
 	grid []gridKey // in the order of the file
 }
@@ -58,7 +60,7 @@ func readFile(path string) (*file, error) {
 }
 
 // keys are the names that a sweep file may hold.
-var keys = []string{"config", "recipes", "seeds", "backends", "data", "set", "grid", "variants", "variants.name", "variants.set"}
+var keys = []string{"config", "recipes", "seeds", "backends", "data", "set", "grid", "variants", "variants.name", "variants.set", "conditions", "conditions.name", "conditions.set"}
 
 // parse parses the text of a sweep file. The error lists all problems.
 func parse(text string) (*file, error) {
@@ -201,14 +203,18 @@ func (f *file) check() error {
 	for _, r := range f.Recipes {
 		names = append(names, recipeName(r))
 	}
-	for i, v := range f.Variants {
-		if v.Name == "" {
-			problem("variants: variant %d has no name", i+1)
-			continue
+	named := func(key string, list []settings) (names []string) {
+		for i, v := range list {
+			if v.Name == "" {
+				problem("%s: %s %d has no name", key, strings.TrimSuffix(key, "s"), i+1)
+				continue
+			}
+			names = append(names, v.Name)
 		}
-		names = append(names, v.Name)
+		return names
 	}
-	repeated("recipes and variants", names)
+	repeated("recipes and variants", append(names, named("variants", f.Variants)...))
+	repeated("conditions", named("conditions", f.Conditions))
 	return errors.Join(problems...)
 }
 

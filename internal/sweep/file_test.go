@@ -25,6 +25,9 @@ train.accumulate = [1, 2]
 [[variants]]
 name = "m1 e5m2"
 set = ["recipe=fp8-smooth", "precision.m1=e5m2"]
+[[conditions]]
+name = "long"
+set = ["train.steps=9"]
 `
 
 func TestParse(t *testing.T) {
@@ -35,23 +38,26 @@ func TestParse(t *testing.T) {
 	require.Equal(t, [][]string{{"a.txt"}, {"b/", "c.txt"}}, f.Data)
 	require.Equal(t, []gridKey{{"optimizer.lr", []string{"0.001", "0.003"}}, {"train.accumulate", []string{"1", "2"}}}, f.grid)
 	require.Equal(t, []settings{{"m1 e5m2", []string{"recipe=fp8-smooth", "precision.m1=e5m2"}}}, f.Variants)
+	require.Equal(t, []settings{{"long", []string{"train.steps=9"}}}, f.Conditions)
 }
 
 func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"recipe = [\"bf16\"]":                    "unknown key recipe; did you mean recipes?",
-		"[[variants]]\nnames = \"a\"\nset = []":  "unknown key variants.names; did you mean variants.name?",
-		"steps = 5":                              `unknown key steps; for a configuration key write set = ["train.steps=VALUE"]`,
-		"micro_batch = 5":                        `for a configuration key write set = ["train.micro_batch=VALUE"]`,
-		"zzz = 1":                                "a sweep file has the keys config, recipes,",
-		"[extra]\na = 1":                         "unknown key extra;",
-		"seeds = [1, 1]":                         "seeds lists 1 twice",
-		"\nseeds = \"1\"":                        "line 2: seeds must be a list, not a text",
-		"seeds = [1.5]":                          "line 1: seeds must be a whole number, not a fraction",
-		"[[variants]]\nset = []":                 "variants: variant 1 has no name",
-		"seeds = [":                              "line 1: ",
-		"recipes = [\"bf16\", \"\"]":             "recipes and variants: value 2 is empty",
-		"recipes = [\"a/x.toml\", \"b/x.toml\"]": "recipes and variants lists x twice",
+		"recipe = [\"bf16\"]":                   "unknown key recipe; did you mean recipes?",
+		"[[variants]]\nnames = \"a\"\nset = []": "unknown key variants.names; did you mean variants.name?",
+		"steps = 5":                             `unknown key steps; for a configuration key write set = ["train.steps=VALUE"]`,
+		"micro_batch = 5":                       `for a configuration key write set = ["train.micro_batch=VALUE"]`,
+		"zzz = 1":                               "a sweep file has the keys config, recipes,",
+		"[extra]\na = 1":                        "unknown key extra;",
+		"seeds = [1, 1]":                        "seeds lists 1 twice",
+		"\nseeds = \"1\"":                       "line 2: seeds must be a list, not a text",
+		"seeds = [1.5]":                         "line 1: seeds must be a whole number, not a fraction",
+		"[[variants]]\nset = []":                "variants: variant 1 has no name",
+		"[[conditions]]\nset = []":              "conditions: condition 1 has no name",
+		"[[conditions]]\nname = \"x\"\n[[conditions]]\nname = \"x\"": "conditions lists x twice",
+		"seeds = [":                                     "line 1: ",
+		"recipes = [\"bf16\", \"\"]":                    "recipes and variants: value 2 is empty",
+		"recipes = [\"a/x.toml\", \"b/x.toml\"]":        "recipes and variants lists x twice",
 		"recipes = [\"x\"]\n[[variants]]\nname = \"x\"": "recipes and variants lists x twice",
 		"data = [[\"a\"], []]":                          "data: value 2 names no file",
 		"grid = 1":                                      "grid is a table",
@@ -152,6 +158,14 @@ set = ["recipe=fp8-smooth", "precision.m1=e5m2"]
 	require.Len(t, list, 2)
 	require.Same(t, list[0], list[1].Baseline)
 	require.Equal(t, "optimizer.lr=0.003", list[1].Name, "another key has the same last part")
+
+	// Conditions are crossed with the recipes, and the baseline has the same condition.
+	_, list, err = readVariants(t, small+"recipes = [\"bf16\", \"fp8-smooth\"]\n[[conditions]]\nname = \"plain\"\n[[conditions]]\nname = \"all moments\"\nset = [\"precision.state_scope=all\"]\n")
+	require.NoError(t, err)
+	require.Len(t, list, 4)
+	require.Equal(t, "fp8-smooth all moments", list[3].Name)
+	require.Equal(t, "all", list[3].Config.Precision.StateScope)
+	require.Same(t, list[1], list[3].Baseline)
 
 	// Seeds alone: one variant with the name of its recipe.
 	_, list, err = readVariants(t, small+"seeds = [1, 2]\n")

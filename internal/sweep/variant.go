@@ -45,12 +45,15 @@ type value struct {
 // dimensions returns the values of each list of the file, in the order of precedence for the
 // baseline.
 func (f *file) dimensions() (list [][]value) {
-	var recipes, backends, texts []value
+	var recipes, conditions, backends, texts []value
 	for _, r := range f.Recipes {
 		recipes = append(recipes, value{name: recipeName(r), set: []string{"recipe=" + r}})
 	}
 	for _, v := range f.Variants {
 		recipes = append(recipes, value{name: v.Name, set: v.Set})
+	}
+	for _, c := range f.Conditions {
+		conditions = append(conditions, value{name: c.Name, set: c.Set})
 	}
 	for _, b := range f.Backends {
 		backends = append(backends, value{name: "on " + b, backend: b})
@@ -58,7 +61,7 @@ func (f *file) dimensions() (list [][]value) {
 	for _, paths := range f.Data {
 		texts = append(texts, value{name: "data=" + strings.Join(paths, "+"), data: paths})
 	}
-	list = [][]value{recipes, backends, texts}
+	list = [][]value{recipes, conditions, backends, texts}
 	short := map[string]int{}
 	for _, k := range f.grid {
 		short[lastPart(k.key)]++
