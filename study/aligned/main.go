@@ -6,6 +6,10 @@
 // loss stays within 1 % of that of bf16 on the same batches.
 //
 //	go run ./study/aligned -seeds 5
+//
+// With -write it makes a model with such an outlier and a text that excites it, for sweeps:
+//
+//	go run ./study/aligned -write planted
 package main
 
 import (
@@ -39,6 +43,8 @@ var (
 	recipes   = flag.String("recipes", "fp8-delayed,fp8-current,fp8-paper,fp8-smooth,fp8-smooth-token,fp8-w3-bf16,fp32", "recipes to compare with bf16")
 	limit     = flag.Int("most", 40, "largest activation to try, as an exponent of 2")
 	verbose   = flag.Bool("v", false, "print every run")
+	write     = flag.String("write", "", "folder to write a model and a text with an outlier to, if it does not exist; nothing is measured")
+	size      = flag.Int("size", 20, "with -write, the activation of the outlier, as an exponent of 2")
 )
 
 const (
@@ -60,6 +66,9 @@ func study(ctx context.Context) error {
 	corpus, _, err := start.Corpus(ctx, 50_000)
 	if err != nil {
 		return err
+	}
+	if *write != "" {
+		return plant(ctx, corpus, *write)
 	}
 	list := strings.Split(*recipes, ",")
 	rows := slices.Clone(list)
@@ -231,11 +240,16 @@ func (s *spiked) ReadTokens(dst []int32, at int64) error {
 		return err
 	}
 	if s.step%every == every-1 {
-		for i := 16; i < len(dst); i += 64 {
-			dst[i] = outlierToken
-		}
+		spike(dst)
 	}
 	return nil
+}
+
+// spike replaces some tokens with outlier tokens.
+func spike(tokens []int32) {
+	for i := 16; i < len(tokens); i += 64 {
+		tokens[i] = outlierToken
+	}
 }
 
 // run trains and returns the mean loss of the last compared steps.
