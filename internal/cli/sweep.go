@@ -12,12 +12,13 @@ import (
 )
 
 type sweepCmd struct {
-	File    string   `arg:"" name:"sweep.toml" help:"The sweep file."`
-	Out     string   `short:"o" required:"" placeholder:"DIR" help:"The sweep's folder; the same command resumes the sweep in it."`
-	Jobs    int      `placeholder:"N" help:"Runs at a time; default: 0, as many as processors, devices and memory allow. The results do not depend on it."`
-	Backend []string `placeholder:"NAME,…" help:"Backend of all runs; several devices, such as cuda:0,cuda:1, share the runs. Default: backends of the file, or the best that is present."`
-	Retry   bool     `help:"Run failed runs again. Without it they stay failed."`
-	JSON    bool     `help:"Print one JSON object with every run."`
+	File     string   `arg:"" name:"sweep.toml" help:"The sweep file."`
+	Out      string   `short:"o" required:"" placeholder:"DIR" help:"The sweep's folder; the same command resumes the sweep in it."`
+	Jobs     int      `placeholder:"N" help:"Runs at a time; default: 0, as many as processors, devices and memory allow. The results do not depend on it."`
+	Backend  []string `placeholder:"NAME,…" help:"Backend of all runs; several devices, such as cuda:0,cuda:1, share the runs. Default: backends of the file, or the best that is present."`
+	Retry    bool     `help:"Run failed runs again. Without it they stay failed."`
+	JSON     bool     `xor:"form" help:"Print one JSON object with every run."`
+	Markdown bool     `xor:"form" help:"Print the tables as Markdown."`
 }
 
 // Help returns the text that sweep --help adds.
@@ -101,9 +102,12 @@ func (c sweepCmd) sweep(t *terminal, s *sweep.Sweep, status *writers.StatusLine,
 		}
 	}
 	var err error
-	if c.JSON {
+	switch {
+	case c.JSON:
 		err = printSweepJSON(t.out, s)
-	} else {
+	case c.Markdown:
+		err = printSweepMarkdown(t.out, s)
+	default:
 		err = printSweep(t.out, s)
 	}
 	failed := 0

@@ -56,6 +56,9 @@ func TestSweep(t *testing.T) {
 	require.Contains(t, table, "variant     worst step   largest update  spikes  step\n")
 	require.Regexp(t, `\nbf16 +baseline +– +0 +[\d.e+]+ ms\nfp8-smooth +-?\d\.\d{3}–-?\d\.\d{3} +– +0 +[\d.e+]+ ms\n\nworst step: `, table)
 
+	markdown, _ := succeed(t, "sweep", file, "-o", out, "--markdown")
+	require.Regexp(t, "^\\| variant \\| runs \\| mean loss \\| against `bf16` \\|.*\n\\| ---.*\n\\| `bf16` \\| 2 \\| \\d\\.\\d{4} \\| baseline \\|.*\n\\| `fp8-smooth` \\| 2 \\| \\d\\.\\d{4} \\| [+−]\\d\\.\\d{3} ± \\d\\.\\d{3} % \\|.*\n$", markdown)
+
 	alone := filepath.Join(t.TempDir(), "alone")
 	succeed(t, trainArgs(filepath.Join(filepath.Dir(file), "text.txt"), alone, 3, "--recipe", "bf16", "--seed", "2", "data.val_bytes=300")...)
 	sameRun(t, alone, filepath.Join(out, "runs", "bf16", "seed-2"))

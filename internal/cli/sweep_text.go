@@ -72,17 +72,7 @@ func printRecords(to io.Writer, s *sweep.Sweep) error {
 		if math.IsNaN(r.StepSeconds) {
 			continue
 		}
-		worst, update := "–", "–"
-		if n := len(r.WorstStep); n > 0 {
-			worst = fmt.Sprintf("%.3f–%.3f", slices.Min(r.WorstStep), slices.Max(r.WorstStep))
-		}
-		if r.Variant.Baseline == nil {
-			worst = "baseline"
-		}
-		if !math.IsNaN(r.LargestUpdate) {
-			update = fmt.Sprintf("%.3g", r.LargestUpdate)
-		}
-		records.add(r.Variant.Name, worst, update, fmt.Sprint(r.Spikes), fmt.Sprintf("%.3g ms", 1e3*r.StepSeconds))
+		records.add(append([]string{r.Variant.Name}, recordCells(r)...)...)
 	}
 	if len(records.rows) == 0 {
 		return nil
@@ -92,6 +82,24 @@ func printRecords(to io.Writer, s *sweep.Sweep) error {
 	}
 	_, err := io.WriteString(prose(&printable{to: to}), "\n"+recordWords+"\n\n")
 	return err
+}
+
+// recordCells returns the cells of a variant's records: worst step, largest update, spikes, time.
+func recordCells(r sweep.Records) []string {
+	cells := []string{"–", "–", fmt.Sprint(r.Spikes), "–"}
+	if n := len(r.WorstStep); n > 0 {
+		cells[0] = fmt.Sprintf("%.3f–%.3f", slices.Min(r.WorstStep), slices.Max(r.WorstStep))
+	}
+	if r.Variant.Baseline == nil {
+		cells[0] = "baseline"
+	}
+	if !math.IsNaN(r.LargestUpdate) {
+		cells[1] = fmt.Sprintf("%.3g", r.LargestUpdate)
+	}
+	if !math.IsNaN(r.StepSeconds) {
+		cells[3] = fmt.Sprintf("%.3g ms", 1e3*r.StepSeconds)
+	}
+	return cells
 }
 
 const recordWords = "worst step: how far the training loss of a run is above the baseline's at its worst step, in nats per token, smallest–largest of the seeds; largest update of an element, in units of the learning rate (– without optimizer.stats=true); spikes of all runs; step: median time"
