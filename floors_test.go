@@ -24,7 +24,7 @@ var levels = [][]string{
 	{"command"},
 	{"internal/cli", "tools/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
-	{"study/aligned", "study/attention", "study/models", "study/spike"},
+	{"study/aligned", "study/attention", "study/domains", "study/models", "study/spike"},
 	{"internal/board"},
 	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/start"},
 	{"run", "internal/runs"},
