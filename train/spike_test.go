@@ -141,3 +141,37 @@ func TestRewind(t *testing.T) {
 	require.NoError(t, tr.Restore(t.Context(), state))
 	require.Zero(t, tr.rewinds)
 }
+
+// The rule reports spikes in losses that have none. The rates are the floor under the spikes of a
+// run: two recipes that differ by less cannot be told apart.
+func TestFalseSpikes(t *testing.T) {
+	const steps = 400_000
+	for _, c := range []struct {
+		name     string
+		low, top float64 // spikes in 10,000 steps
+		draw     func(*rand.Rand, float64) float64
+	}{
+		{"normal", 0.02, 0.3, func(r *rand.Rand, _ float64) float64 { return r.NormFloat64() }},
+		{"Student's t, 4 degrees of freedom", 1, 4, func(r *rand.Rand, _ float64) float64 {
+			chi := 0.0
+			for range 4 {
+				x := r.NormFloat64()
+				chi += x * x
+			}
+			return r.NormFloat64() / math.Sqrt(chi/4)
+		}},
+		{"normal with autocorrelation 0.9", 2.5, 7, func(r *rand.Rand, before float64) float64 {
+			return 0.9*before + math.Sqrt(1-0.9*0.9)*r.NormFloat64()
+		}},
+	} {
+		r, x := rand.New(rand.NewPCG(3, 4)), 0.0
+		losses := make([]float64, steps)
+		for i := range losses {
+			x = c.draw(r, x)
+			losses[i] = 2 + 0.1*x
+		}
+		rate := float64(len(find(losses, 0))) / steps * 10_000
+		t.Logf("%s: %.2f spikes in 10,000 steps", c.name, rate)
+		require.True(t, c.low < rate && rate < c.top, "%s: %v", c.name, rate)
+	}
+}
