@@ -88,24 +88,38 @@ func (e *Evaluator) recordCalibrate() *backend.Program {
 }
 
 // calibrate runs the program of recordCalibrate on batches of the stream.
-func (e *Evaluator) calibrate(ctx context.Context, program backend.Executable, stream data.Tokens) error {
+func (e *Evaluator) calibrate(ctx context.Context, program backend.Executable, stream data.Tokens) (err error) {
+	e.Calibrated, err = e.spread(stream, func() error { return program.Run(ctx) })
+	return err
+}
+
+// Observe computes up to 16 batches, spread evenly over the stream, op by op. It calls
+// observe after each op.
+func (e *Evaluator) Observe(ctx context.Context, stream data.Tokens, observe backend.Observer) error {
+	_, err := e.spread(stream, func() error { return e.program.RunObserved(ctx, observe) })
+	return err
+}
+
+// spread feeds up to 16 batches, spread evenly over the stream, and calls run after each. It
+// returns the number of targets.
+func (e *Evaluator) spread(stream data.Tokens, run func() error) (targets int64, err error) {
 	sweep, err := data.NewSweep(stream, e.seq)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	all := max(1, sweep.Targets()/int64(len(e.ids))) // without padding
 	batches := min(all, calibrationBatches)
 	for i := range batches {
 		n, err := e.feed(sweep, i*all/batches*int64(e.batch))
+		if err == nil {
+			err = run()
+		}
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if err := program.Run(ctx); err != nil {
-			return err
-		}
-		e.Calibrated += int64(n)
+		targets += int64(n)
 	}
-	return nil
+	return targets, nil
 }
 
 // feed writes the batch of windows from index first on, and returns its number of targets.

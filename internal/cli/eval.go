@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ type evalCmd struct {
 	Model  string   `arg:"" name:"run or checkpoint" help:"A run folder, a checkpoint, or a Hugging Face folder."`
 	Data   []string `placeholder:"PATH" sep:"none" help:"A file or folder to evaluate on completely; may be repeated; default: the run's validation data."`
 	Recipe string   `placeholder:"NAME|FILE" help:"Evaluate in another precision: a recipe such as fp32, or a recipe file; default: the run's recipe."`
+	Quant  []string `aliases:"ladder" placeholder:"NAME,…" help:"Evaluate the model quantized after training, too, and print the loss above the unquantized model: w8a8-fp8, w4a16-g128 and others below."`
 	Seq    int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256."`
 	JSON   bool     `help:"Print one JSON object."`
 	device
@@ -28,9 +30,12 @@ type evalCmd struct {
 func (evalCmd) Help() string {
 	return `Loss is in nats per token. Bits per byte are printed for models whose tokens are bytes. A recipe with per-tensor scales takes those of the run. If the run trained with another recipe, the scales are measured first, in 16 batches of its training data, or of --data.
 
+--quant computes what it does not quantize in BF16, or in --recipe fp32. GPTQ (w4a16-g128) and SmoothQuant (-smooth) observe the model on such batches. ` + schemesHelp() + `
+
 Examples:
   octet eval runs/mine
   octet eval runs/mine --data book.txt --recipe fp32
+  octet eval runs/mine --quant w8a8-fp8,w4a16-g128,w4a16-g128-rtn
   octet eval runs/mine/checkpoints/step-00000200 --json`
 }
 
@@ -49,41 +54,28 @@ type evaluated struct {
 	Perplexity  writers.Float  `json:"perplexity"`
 	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"` // bytes as tokens only
 	Calibrated  int64          `json:"calibration_tokens,omitempty"`
+	Quantized   []rung         `json:"quantized,omitempty"`
 }
 
 func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
+	if len(c.Quant) > 0 {
+		return c.ladder(ctx, t)
+	}
 	w, err := run.OpenWeights(c.Model, c.Recipe)
 	if err != nil {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	t.reportSkipped(w.Skipped)
-	corpus, err := c.corpus(ctx, t, w)
+	corpus, err := corpusOf(ctx, t, w, c.Data, "validation data")
 	if err != nil {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, corpus.Close()) }()
-	stream := corpus.Val
-	if len(c.Data) > 0 {
-		stream = corpus.Train
+	stream, seq, batch, err := c.windows(w, corpus)
+	if err != nil {
+		return badInput(err)
 	}
-	seq, batch := c.Seq, evalBatch
-	if w.Run != nil {
-		batch = w.Run.Train.MicroBatch
-		if seq == 0 {
-			seq = w.Run.Data.Seq
-		}
-	}
-	if seq == 0 {
-		seq = 256
-	}
-	if seq < 1 || seq > 1<<20 {
-		return badInput(fmt.Errorf("--seq %d: expected a number from 1 to 2^20", seq))
-	}
-	if n := stream.Len(); n <= int64(seq) {
-		return badInput(fmt.Errorf("%s tokens are too few to evaluate in windows of %d: give more text with --data, or a smaller --seq", writers.Count(n), seq))
-	}
-	batch = min(batch, max(1, evalTokens/seq))
 	dev, err := c.open()
 	if err != nil {
 		return badInput(err)
@@ -128,11 +120,42 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	return tw.Flush()
 }
 
-// corpus returns the data to evaluate on: --data as the training part, or the run's data,
-// of which the validation part counts.
-func (c evalCmd) corpus(ctx context.Context, t *terminal, w *run.Weights) (*data.Corpus, error) {
+// windows returns the tokens to evaluate on, the tokens in a window, and the windows in a
+// batch.
+func (c evalCmd) windows(w *run.Weights, corpus *data.Corpus) (stream data.Tokens, seq, batch int, err error) {
+	stream = corpus.Val
 	if len(c.Data) > 0 {
-		return data.OpenFiles(c.Data, data.Options{Vocab: w.Model.Vocab})
+		stream = corpus.Train
+	}
+	if stream == nil || stream.Len() == 0 {
+		return nil, 0, 0, errors.New("the run's data has no validation part: give data with --data")
+	}
+	seq, batch = windowsOf(w, c.Seq)
+	if seq < 1 || seq > 1<<20 {
+		return nil, 0, 0, fmt.Errorf("--seq %d: expected a number from 1 to 2^20", seq)
+	}
+	if n := stream.Len(); n <= int64(seq) {
+		return nil, 0, 0, fmt.Errorf("%s tokens are too few to evaluate in windows of %d: give more text with --data, or a smaller --seq", writers.Count(n), seq)
+	}
+	return stream, seq, batch, nil
+}
+
+// windowsOf returns the tokens in a window, seq unless it is 0, and the windows in a batch:
+// those of the run, if there is one.
+func windowsOf(w *run.Weights, seq int) (int, int) {
+	batch := evalBatch
+	if w.Run != nil {
+		seq, batch = cmp.Or(seq, w.Run.Data.Seq), w.Run.Train.MicroBatch
+	}
+	seq = cmp.Or(seq, 256)
+	return seq, min(batch, max(1, evalTokens/max(1, seq)))
+}
+
+// corpusOf returns the text of paths, as the training part, or the run's data. A note says
+// which data that is, if the configuration does not name it; what is its use.
+func corpusOf(ctx context.Context, t *terminal, w *run.Weights, paths []string, what string) (*data.Corpus, error) {
+	if len(paths) > 0 {
+		return data.OpenFiles(paths, data.Options{Vocab: w.Model.Vocab})
 	}
 	config := train.Default()
 	if w.Run != nil {
@@ -145,10 +168,7 @@ func (c evalCmd) corpus(ctx context.Context, t *terminal, w *run.Weights) (*data
 		return nil, err
 	}
 	if note != "" {
-		fmt.Fprintf(prose(t.err), "validation data: %s\n", note)
-	}
-	if corpus.Val == nil || corpus.Val.Len() == 0 {
-		return nil, errors.Join(errors.New("the run's data has no validation part: give data with --data"), corpus.Close())
+		fmt.Fprintf(prose(t.err), "%s: %s\n", what, note)
 	}
 	return corpus, nil
 }

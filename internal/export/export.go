@@ -9,7 +9,8 @@
 // In FP8, every linear layer of the decoder has E4M3 codes with one scale, and one scale for
 // its input, from the amaxes of the run's last updates. The layout is that of
 // compressed-tensors ("float-quantized", static per-tensor scales), which transformers and
-// vLLM read.
+// vLLM read. Models that package ptq quantized have its layouts for scales per row, token
+// and group.
 package export
 
 import (
@@ -30,12 +31,46 @@ import (
 	"octet/fp8"
 	"octet/infer"
 	"octet/internal/disk"
+	"octet/internal/ptq"
 	"octet/internal/writers"
 	"octet/safetensors"
 )
 
-// Formats are the formats of exported weights.
+// Formats are the formats of exported weights, besides that of Model.Quantized.
 var Formats = []string{"fp32", "bf16", "fp8"}
+
+// format says how weights are written.
+type format struct {
+	dtype, torch string // of tensors that are not quantized
+	// linear returns the tensors of a linear layer, and size their bytes; nil: as others.
+	linear func(m Model, t checkpoint.Tensor) ([]safetensors.Source, error)
+	size   func(t checkpoint.Tensor) int64
+	// fp8 says that config.json describes static per-tensor FP8. quantization replaces that
+	// description unless it is nil.
+	fp8          bool
+	quantization any
+}
+
+var formats = map[string]format{
+	"fp32": {dtype: "F32", torch: "float32"},
+	"bf16": {dtype: "BF16", torch: "bfloat16"},
+	"fp8": {
+		dtype: "BF16", torch: "bfloat16", linear: Model.staticFP8, fp8: true,
+		size: func(t checkpoint.Tensor) int64 { return t.Elems() + 8 }, // two scales
+	},
+}
+
+// format returns the row of a format; it knows that of m.Quantized by its scheme's name.
+func (m Model) format(name string) (format, error) {
+	if m.Quantized != nil && name == m.Quantized.Scheme.Name {
+		return schemeFormat(m.Quantized), nil
+	}
+	f, ok := formats[name]
+	if !ok {
+		return f, fmt.Errorf("format %q is unknown; use one of %s", name, strings.Join(Formats, ", "))
+	}
+	return f, nil
+}
 
 // Model is the model to export.
 type Model struct {
@@ -48,6 +83,8 @@ type Model struct {
 	ScaleInv func(name string) (float32, error)
 	// Smooth holds the smoothing scales by layer; nil if there is nothing to fold.
 	Smooth []infer.Smoothing
+	// Quantized is what Quantize sets; its scheme is then a format.
+	Quantized *ptq.Model
 }
 
 // Memory returns how many bytes Write needs: the values of the largest tensor, in FP32 and
@@ -60,17 +97,22 @@ func (m Model) Memory() int64 {
 	return 8 * largest
 }
 
-// Size returns how many bytes of tensors Write writes in a format.
-func (m Model) Size(format string) int64 {
+// Size returns how many bytes of tensors Write writes in a format; 0 for one that Write
+// refuses.
+func (m Model) Size(name string) int64 {
+	f, err := m.format(name)
+	if err != nil {
+		return 0
+	}
 	total := int64(0)
 	for _, t := range m.List {
-		switch n := t.Elems(); {
-		case format == "fp32":
-			total += 4 * n
-		case format == "fp8" && isLinear(t.Name):
-			total += n + 8 // two scales
+		switch {
+		case f.linear != nil && isLinear(t.Name):
+			total += f.size(t)
+		case f.dtype == "F32":
+			total += 4 * t.Elems()
 		default:
-			total += 2 * n
+			total += 2 * t.Elems()
 		}
 	}
 	return total
@@ -81,8 +123,9 @@ func (m Model) Size(format string) int64 {
 // system before it writes. When ctx is cancelled, Write stops, removes what it wrote and
 // returns the error of ctx. It calls report, if not nil, with the bytes written so far.
 func Write(ctx context.Context, dir, format string, m Model, report func(written int64)) (err error) {
-	if !slices.Contains(Formats, format) {
-		return fmt.Errorf("format %q is unknown; use one of %s", format, strings.Join(Formats, ", "))
+	f, err := m.format(format)
+	if err != nil {
+		return err
 	}
 	if _, err := os.Lstat(dir); err == nil {
 		return fmt.Errorf("%s exists already; name another folder", dir)
@@ -102,10 +145,10 @@ func Write(ctx context.Context, dir, format string, m Model, report func(written
 	if err := disk.MakeDirs(partial); err != nil {
 		return err
 	}
-	if err := m.writeWeights(ctx, filepath.Join(partial, "model.safetensors"), format, report); err != nil {
+	if err := m.writeWeights(ctx, filepath.Join(partial, "model.safetensors"), f, m.Size(format), report); err != nil {
 		return err
 	}
-	if err := m.writeConfig(filepath.Join(partial, "config.json"), format); err != nil {
+	if err := m.writeConfig(filepath.Join(partial, "config.json"), f); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil { // cancelled during the last write
@@ -118,10 +161,9 @@ func Write(ctx context.Context, dir, format string, m Model, report func(written
 }
 
 // writeConfig writes config.json, the last file; WriteAtomic also syncs the folder's names.
-func (m Model) writeConfig(path, format string) error {
+func (m Model) writeConfig(path string, f format) error {
 	c := m.Config
-	c.TorchDType = map[string]string{"fp32": "float32", "bf16": "bfloat16", "fp8": "bfloat16"}[format]
-	c.FP8 = format == "fp8"
+	c.TorchDType, c.FP8 = f.torch, f.fp8
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -130,13 +172,18 @@ func (m Model) writeConfig(path, format string) error {
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return err
 	}
+	if f.quantization != nil {
+		if fields["quantization_config"], err = json.Marshal(f.quantization); err != nil {
+			return err
+		}
+	}
 	if text, err = json.MarshalIndent(fields, "", "  "); err != nil {
 		return err
 	}
 	return disk.WriteAtomic(path, append(text, '\n'))
 }
 
-func (m Model) writeWeights(ctx context.Context, path, format string, report func(written int64)) (err error) {
+func (m Model) writeWeights(ctx context.Context, path string, f format, size int64, report func(written int64)) (err error) {
 	param := m.Param
 	m.Param = func(name string) ([]float32, error) {
 		if err := ctx.Err(); err != nil {
@@ -146,22 +193,20 @@ func (m Model) writeWeights(ctx context.Context, path, format string, report fun
 	}
 	var list []safetensors.Source
 	for _, t := range m.List {
-		if format == "fp8" && isLinear(t.Name) {
-			quantized, err := m.quantized(t)
+		if f.linear != nil && isLinear(t.Name) {
+			quantized, err := f.linear(m, t)
 			if err != nil {
 				return err
 			}
 			list = append(list, quantized...)
 			continue
 		}
-		wide := format == "fp32"
-		dtype := map[bool]string{true: "F32", false: "BF16"}[wide]
-		list = append(list, source(t.Name, dtype, t.Shape, func(w io.Writer) error {
-			x, err := m.folded(t.Name)
+		list = append(list, source(t.Name, f.dtype, t.Shape, func(w io.Writer) error {
+			x, err := m.Folded(t.Name)
 			if err != nil {
 				return err
 			}
-			if wide {
+			if f.dtype == "F32" {
 				return binary.Write(w, binary.LittleEndian, x)
 			}
 			codes := make([]uint16, len(x))
@@ -174,12 +219,11 @@ func (m Model) writeWeights(ctx context.Context, path, format string, report fun
 			return binary.Write(w, binary.LittleEndian, codes)
 		}))
 	}
-	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	file, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return err
 	}
-	size := m.Size(format)
-	to := &piecewise{ctx: ctx, to: f, report: func(written int64) {
+	to := &piecewise{ctx: ctx, to: file, report: func(written int64) {
 		if report != nil {
 			report(min(written, size)) // the header is not counted
 		}
@@ -196,9 +240,9 @@ func (m Model) writeWeights(ctx context.Context, path, format string, report fun
 		err = failed // this error already names the tensor
 	}
 	if err == nil {
-		err = f.Sync()
+		err = file.Sync()
 	}
-	return errors.Join(err, f.Close())
+	return errors.Join(err, file.Close())
 }
 
 // piecewise is a writer that writes in pieces. Between them it reports the bytes written so
@@ -228,10 +272,10 @@ func (p *piecewise) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// quantized returns a linear layer's codes and its two scales. To keep one weight in memory
+// staticFP8 returns a linear layer's codes and its two scales. To keep one weight in memory
 // at a time, it reads a weight once for its amax, and again to write it.
-func (m Model) quantized(t checkpoint.Tensor) ([]safetensors.Source, error) {
-	x, err := m.folded(t.Name)
+func (m Model) staticFP8(t checkpoint.Tensor) ([]safetensors.Source, error) {
+	x, err := m.Folded(t.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +290,7 @@ func (m Model) quantized(t checkpoint.Tensor) ([]safetensors.Source, error) {
 	module := strings.TrimSuffix(t.Name, ".weight")
 	return []safetensors.Source{
 		source(t.Name, "F8_E4M3", t.Shape, func(w io.Writer) error {
-			x, err := m.folded(t.Name)
+			x, err := m.Folded(t.Name)
 			if err != nil {
 				return err
 			}
@@ -297,8 +341,8 @@ func (m Model) smooth(layer int) infer.Smoothing {
 	return infer.Smoothing{}
 }
 
-// folded returns a parameter with the smoothing scales folded in.
-func (m Model) folded(name string) ([]float32, error) {
+// Folded returns a parameter with the smoothing scales folded in.
+func (m Model) Folded(name string) ([]float32, error) {
 	x, err := m.Param(name)
 	layer, module, ok := linear(name)
 	c := m.smooth(layer).C

@@ -147,7 +147,7 @@ func TestFP8(t *testing.T) {
 	require.Equal(t, "BF16", dtype)
 	for module, input := range map[string]float32{"self_attn.q_proj": 0.25, "mlp.up_proj": 0.5, "mlp.down_proj": 0.125} {
 		name := "model.layers.0." + module
-		want, err := m.folded(name + ".weight")
+		want, err := m.Folded(name + ".weight")
 		require.NoError(t, err)
 		dtype, codes := read(t, f, name+".weight")
 		require.Equal(t, "F8_E4M3", dtype)
