@@ -24,11 +24,11 @@ var levels = [][]string{
 	{"command"},
 	{"internal/cli", "tools/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
-	{"study/aligned", "study/attention", "study/domains", "study/models", "study/spike"},
+	{"study/aligned", "study/attention", "study/domains", "study/models", "study/outlier", "study/spike"},
 	{"internal/board"},
 	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/start"},
 	{"run", "internal/runs"},
-	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/spike", "internal/trial"},
+	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/ptq", "internal/spike", "internal/trial"},
 	{"infer", "internal/quantize", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm", "internal/hostmem", "internal/launch"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "tools/kernelusage"},

@@ -47,8 +47,8 @@ func (m *Model) smooth(ctx context.Context, o Options) error {
 	return nil
 }
 
-// smoothing returns max|X_j|^α / max|W_j|^(1-α) for each channel, and 1 if either is 0 or the
-// quotient is not within FP32's normal numbers.
+// smoothing returns max|X_j|^α / max|W_j|^(1-α) for each channel, and 1 where that is 0, not
+// finite or near FP32's limits.
 func smoothing(x, w []float32, alpha float64) []float32 {
 	s := make([]float32, len(x))
 	for j := range s {
