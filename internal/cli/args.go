@@ -43,7 +43,9 @@ func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 	long := map[string]string{} // of flags of one letter
 	for _, group := range command.AllFlags(false) {
 		for _, f := range group {
-			takesValue["--"+f.Name] = !f.IsBool()
+			for _, name := range append([]string{f.Name}, f.Aliases...) {
+				takesValue["--"+name] = !f.IsBool()
+			}
 			if f.Short != 0 {
 				long["-"+string(f.Short)] = "--" + f.Name
 			}

@@ -20,7 +20,7 @@ type evalCmd struct {
 	Model  string   `arg:"" name:"run or checkpoint" help:"A run folder, a checkpoint, or a Hugging Face folder."`
 	Data   []string `placeholder:"PATH" sep:"none" help:"A file or folder to evaluate on completely; may be repeated; default: the run's validation data."`
 	Recipe string   `placeholder:"NAME|FILE" help:"Evaluate in another precision: a recipe such as fp32, or a recipe file; default: the run's recipe."`
-	Quant  []string `aliases:"ladder" placeholder:"NAME,…" help:"Evaluate the model quantized after training, too, and print the loss above the unquantized model: w8a8-fp8, w4a16-g128 and others below."`
+	Quant  []string `aliases:"ladder" placeholder:"NAME" help:"Evaluate the model quantized after training, and print the loss above the unquantized model: w8a8-fp8, w4a16-g128 and others above; --ladder is the same flag."`
 	Seq    int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256."`
 	JSON   bool     `help:"Print one JSON object."`
 	device

@@ -20,7 +20,7 @@ type exportCmd struct {
 	Model  string   `arg:"" name:"run or checkpoint" help:"A run folder or a checkpoint."`
 	Out    string   `required:"" placeholder:"DIR" help:"The folder to write; it must not exist."`
 	Format string   `default:"fp32" placeholder:"NAME" help:"Format of the weights: fp32, bf16, or fp8 with static per-tensor scales; default: ${default}."`
-	Quant  string   `placeholder:"NAME" help:"Quantize the weights, instead of --format: w8a8-fp8, w4a16-g128 and others below."`
+	Quant  string   `placeholder:"NAME" help:"Quantize the weights, instead of --format: w8a8-fp8, w4a16-g128 and others above."`
 	Data   []string `placeholder:"PATH" sep:"none" help:"A file or folder on which --quant observes the model; may be repeated; default: the run's training data."`
 	device
 }
