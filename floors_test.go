@@ -131,9 +131,9 @@ func TestInitFunctionsStartNothing(t *testing.T) {
 // moduleNames are the names of modules in checkpoints of Hugging Face's Llama.
 var moduleNames = regexp.MustCompile(`\b(q|k|v|o|up|gate|down)_proj\b|self_attn|lm_head|embed_tokens|_layernorm`)
 
-// mayNameModules are the folders and files whose code may: a model's layers, and formats of
-// files. recipe/table.go describes recipes to users.
-var mayNameModules = regexp.MustCompile(`^(nn|checkpoint|internal/export|study)/|^(recipe/table|internal/cli/(export|quantize|dump))\.go$`)
+// mayNameModules are the folders and files whose code may: a model's layers, formats of
+// files, and quantization of such files. recipe/table.go describes recipes to users.
+var mayNameModules = regexp.MustCompile(`^(nn|checkpoint|internal/export|internal/ptq|study)/|^(recipe/table|internal/cli/(export|quantize|dump))\.go$`)
 
 // Layers declare what they are for (nn.Base.Linears, nn.Base.PartOf), so that other code
 // works for any model. The scope of a recipe's row is data, and a struct tag is

@@ -19,7 +19,7 @@ var formatNames = []string{"E4M3", "E4M3IEEE", "E5M2", "E8M0", "E2M1", "E2M3", "
 // only a name.
 var namesFormats = []string{
 	// Tables.
-	"recipe/table.go", "recipe/peers.go", "recipe/states.go", "recipe/scale.go",
+	"recipe/table.go", "recipe/peers.go", "recipe/states.go", "recipe/scale.go", "internal/ptq/scheme.go",
 	"backend/conformance/", "internal/bench/", "study/",
 	// Devices: what they multiply, and the names that their libraries use.
 	"backend/arith/", "backend/cuda/", "backend/gaudi/", "csrc/libcuda/cublaslt.go",
