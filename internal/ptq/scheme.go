@@ -80,12 +80,13 @@ func (s Scheme) bits(cols int) float64 {
 }
 
 // Recipe returns the recipe that computes a model of this scheme: plain, which quantizes
-// nothing, with the rows of W8A8.
+// nothing, or for W8A8 one with the scheme's name and rows for the forward GEMM.
 func (s Scheme) Recipe(plain recipe.Recipe) (recipe.Recipe, error) {
 	if slices.ContainsFunc(plain.Rows, func(r recipe.Row) bool { return r.DType != fp8.Invalid }) {
 		return plain, fmt.Errorf("recipe %s has formats of its own: a quantized model needs fp32, bf16 or fp16 for the rest", plain.Name)
 	}
 	if s.Input != fp8.Invalid {
+		plain.Name = s.Name
 		plain.Rows = []recipe.Row{
 			{Scope: "lm_head", DType: plain.Compute},
 			{GEMM: recipe.Fprop, DType: s.Input, Scaling: recipe.Current, Granularity: recipe.PerRow, Scale: recipe.Exact},
