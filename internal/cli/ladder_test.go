@@ -90,8 +90,9 @@ func TestExportQuant(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// The ladder of a trained model, with its controls: 2 bits rounded to nearest, and a
-// planted channel that INT8 inputs do not survive without SmoothQuant.
+// The ladder of a trained model, with its controls: 2 bits rounded to nearest, INT8 inputs with
+// a scale for all tokens, and a planted channel that INT8 inputs do not survive without
+// SmoothQuant.
 func TestLadderOfATrainedModel(t *testing.T) {
 	if os.Getenv("OCTET_LONG") == "" {
 		t.Skip("trains for a minute: OCTET_LONG=1 runs it")
@@ -116,6 +117,12 @@ func TestLadderOfATrainedModel(t *testing.T) {
 		require.Less(t, plain[bits+"a16-g128"], 0.7*plain[bits+"a16-g128-rtn"], bits)
 	}
 	require.Greater(t, plain["w2a16-g128-rtn"], 10*plain["w4a16-g128-rtn"])
+
+	base := lossOfInputs(t, dir, nil)
+	token, tensor := lossOfInputs(t, dir, int8Cast(1))-base, lossOfInputs(t, dir, int8Cast(0))-base
+	t.Logf("INT8 inputs, on 16 batches: per token %+.4f, per tensor %+.4f", token, tensor)
+	require.InDelta(t, plain["w8a8-int8"], token, 0.0005, "another implementation of the casts")
+	require.Greater(t, tensor, 2*token)
 
 	plantedDir := filepath.Join(t.TempDir(), "planted")
 	printed, err := exec.Command("go", "run", "octet/study/outlier", dir, plantedDir).CombinedOutput()
