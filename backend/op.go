@@ -25,7 +25,7 @@ func Ops() []Op {
 		&Attention{}, &AttentionGrad{}, &CacheWrite{},
 		&SwiGLU{}, &SwiGLUAmax{}, &SwiGLUGrad{}, &SmoothScale{}, &Activation{}, &ActivationGrad{},
 		&CrossEntropy{}, &Sum{},
-		&SumSquares{}, &StepGate{}, &UpdateStats{}, &AdamW{},
+		&SumSquares{}, &StepGate{}, &UpdateStats{}, &AdamW{}, &LinearUpdate{},
 		&CastHealth{}, &RowCosine{},
 		&AllReduce{}, &ReduceScatter{}, &AllGather{}, &AllToAll{}, &SumParts{},
 	}

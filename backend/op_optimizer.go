@@ -6,10 +6,13 @@ import (
 	"octet/fp8"
 )
 
-// SumSquares is Out = Σ over all tensors of Σ X²: the gradient norm, squared.
+// SumSquares is Out = Σ over all tensors of Σ X²: the gradient norm, squared. With InverseNorm
+// it is 1/√Σ, which is 1 for zeros: the scale_inv that reads X as a tensor of norm 1.
 type SumSquares struct {
 	X   []*Tensor `op:"in"` // F32
 	Out *Tensor   `op:"out"`
+
+	InverseNorm bool
 }
 
 func (o *SumSquares) check() error {

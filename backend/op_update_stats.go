@@ -79,16 +79,21 @@ func (c *checker) moments(grad, master, m1, m2 []*Tensor) {
 
 // state checks a master weight or a moment t with gradient g.
 func (c *checker) state(name string, t, g *Tensor) {
-	c.that(t.Elems() == g.Elems() && t.Contiguous(), "%s is %s, Grad is %s", name, t, g)
 	c.that(t.DType.HoldsMoments(), "%s is %s, expected a floating-point format that has NaN", name, t)
+	c.stored(name, t, "Grad", g)
+	c.that(t.Block == PerTensor || t.Cols() == g.Cols(), "%s is %s with blocks of %s, Grad has rows of another length: %s", name, t, t.Block, g)
+	c.that(!t.Expand || t.Block != PerTensor && t.DType.IsQuantized(), "%s is %s and expanded, which takes FP8 and block scales", name, t)
+}
+
+// stored checks the size and the scales of an optimizer state t that x updates.
+func (c *checker) stored(name string, t *Tensor, from string, x *Tensor) {
+	c.that(t.Elems() == x.Elems() && t.Contiguous(), "%s is %s, %s is %s", name, t, from, x)
 	plain := t.DType == fp8.F32 || t.DType == fp8.BF16
 	c.that(plain == (t.Scale == nil), "%s is %s: F32 and BF16 take no scale, every other format needs one", name, t)
 	if t.Block != PerTensor {
 		c.that(t.Block.Rows == 1 && t.Block.Cols > 0, "%s is %s with blocks of %s, expected blocks within a row (1xN)", name, t, t.Block)
 		c.that(!plain, "%s is %s with blocks of %s, but has no scale", name, t, t.Block)
-		c.that(t.Cols() == g.Cols(), "%s is %s with blocks of %s, Grad has rows of another length: %s", name, t, t.Block, g)
 	}
-	c.that(!t.Expand || t.Block != PerTensor && t.DType.IsQuantized(), "%s is %s and expanded, which takes FP8 and block scales", name, t)
 }
 
 // checkExpanded refuses expanded tensors in ops that would read their scales as scale_inv.

@@ -237,6 +237,10 @@ func (d DType) HoldsMoments() bool {
 	return r.Bits > 0 && r.Store >= 8 && r.Kind == Float && r.Container == d && d.HasNaN()
 }
 
+// HoldsMomentum reports whether Muon's momentum can have the format d: one of Adam's moments, or
+// an integer format with codes of its own of more than four bits, whose values all count alike.
+func (d DType) HoldsMomentum() bool { return d.HoldsMoments() || d.IsInteger() && d.Size() == 1 }
+
 // IsWide reports whether d is a format of more than eight bits with codes of its own, whose
 // tensors need no scale: F32, BF16 or F16. Activations, gradients and GEMM operands may
 // have it.

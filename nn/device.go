@@ -42,6 +42,9 @@ func lacks(s backend.Spec, r recipe.Recipe, layers []recipe.Layer) error {
 	if !s.F16 && r.Compute == fp8.F16 {
 		return errors.New("activations in fp16, and this backend has no ops for them; use recipe bf16, or --backend emu")
 	}
+	if !s.BlockMoments && r.Optimizer.M1.IsInteger() {
+		return fmt.Errorf("a momentum in %s, and this backend has floating-point formats only; add precision.m1=bf16 precision.state_block=0 precision.state_flat=false, or use --backend emu", r.Optimizer.M1)
+	}
 	if !s.BlockMoments && r.Optimizer.Block != 0 {
 		return errors.New("moments with block scales, and this backend has one scale per tensor; add precision.state_block=0 precision.state_expand=false precision.state_flat=false, or use --backend emu")
 	}

@@ -8,11 +8,11 @@ import (
 	"octet/fp8"
 )
 
-// Optimizer gives the formats of AdamW's state for the matrices of the decoder
+// Optimizer gives the formats of the optimizer state for the matrices of the decoder
 // layers; the state of all other parameters is F32, but for moments that Scope includes. F16
 // and FP8 have scales, BF16 has none.
 type Optimizer struct {
-	Master, M1, M2 fp8.DType
+	Master, M1, M2 fp8.DType // M1 may be an integer format, which is for Muon's momentum only
 	Rounding       fp8.Rounding
 	Pow2           bool // scales are powers of two, else limit/amax
 	Block          int  // elements of a row that share a scale of the moments: one of MomentBlocks, or 0 for one scale per tensor
@@ -62,8 +62,9 @@ func (s StateScope) Includes(embedding, head bool) bool {
 	return s == AllMatrices
 }
 
-// MomentBlocks are the supported block sizes, see Optimizer.Block: COAT's and torchao's.
-var MomentBlocks = []int{128, 256}
+// MomentBlocks are the supported block sizes, see Optimizer.Block: COAT's, torchao's and that of
+// 8-bit Muon.
+var MomentBlocks = []int{128, 256, 2048}
 
 // Scaled reports whether optimizer state in format d has a scale.
 func Scaled(d fp8.DType) bool { return d != fp8.F32 && d != fp8.BF16 }
@@ -73,16 +74,16 @@ func (o Optimizer) Validate() error {
 	if !slices.Contains([]fp8.DType{fp8.F32, fp8.F16, fp8.BF16}, o.Master) {
 		return fmt.Errorf("master weights in %s would lose small updates (use fp32, fp16 or bf16)", o.Master)
 	}
-	for _, m := range []fp8.DType{o.M1, o.M2} {
-		if !m.HoldsMoments() {
+	for i, m := range []fp8.DType{o.M1, o.M2} {
+		if !m.HoldsMoments() && (i > 0 || !m.HoldsMomentum()) {
 			return fmt.Errorf("moments in %s are not supported: it is no floating-point format with NaN (use fp32, fp16, bf16, e4m3 or e5m2)", m)
 		}
 	}
 	if o.Block != 0 && !slices.Contains(MomentBlocks, o.Block) {
-		return fmt.Errorf("one moment scale per %d elements is not supported (use 128 or 256, or 0 for one scale per tensor)", o.Block)
+		return fmt.Errorf("one moment scale per %d elements is not supported (use 128, 256 or 2048, or 0 for one scale per tensor)", o.Block)
 	}
 	if o.Block == 0 && (o.Expand || o.Flat) {
-		return fmt.Errorf("state_expand and state_flat belong to blocks (give state_block, 128 or 256)")
+		return fmt.Errorf("state_expand and state_flat belong to blocks (give state_block: 128, 256 or 2048)")
 	}
 	if o.Expand && !o.M1.IsQuantized() && !o.M2.IsQuantized() {
 		return fmt.Errorf("moments in %s and %s cannot be expanded (state_expand needs m1 or m2 in FP8)", o.M1, o.M2)

@@ -110,6 +110,7 @@ func effects(weights, otherText string) map[string]effect {
 	diverging := func(c *train.Config) {
 		c.Optimizer.LR, c.Optimizer.Schedule, c.Optimizer.Warmup, c.Optimizer.Clip = 1e38, "constant", 0, 0
 	}
+	muon := func(c *train.Config) { c.Optimizer.Kind = "muon" }
 	saving := func(c *train.Config) { c.Checkpoint.Every = 1 }
 	return map[string]effect{
 		"recipe": {see: programs, edit: delayed},
@@ -150,6 +151,9 @@ func effects(weights, otherText string) map[string]effect {
 			base: func(c *train.Config) { c.Train.Steps = 72 }, spikes: map[uint64]bool{70: true, 71: true},
 		},
 
+		"optimizer.kind":     {see: programs, edit: muon},
+		"optimizer.momentum": {see: programs, edit: func(c *train.Config) { c.Optimizer.Momentum = 0.9 }, base: muon},
+		"optimizer.ns_steps": {see: programs, edit: func(c *train.Config) { c.Optimizer.NSSteps = 4 }, base: muon},
 		"optimizer.lr":       {see: rates, edit: func(c *train.Config) { c.Optimizer.LR = 1e-3 }},
 		"optimizer.min_lr":   {see: rates, edit: func(c *train.Config) { c.Optimizer.MinLR = 1e-5 }},
 		"optimizer.warmup":   {see: rates, edit: func(c *train.Config) { c.Optimizer.Warmup = 0.5 }},

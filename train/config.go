@@ -72,8 +72,9 @@ type Loop struct {
 	OnSpike     string `toml:"on_spike" doc:"loss spike: log, rewind to the checkpoint before it, or off"`
 }
 
-// Optimizer is AdamW and its learning-rate schedule, [Optimizer.LRAt].
+// Optimizer is AdamW or Muon and the learning-rate schedule, [Optimizer.LRAt].
 type Optimizer struct {
+	Kind        string     `toml:"kind" doc:"adamw; muon: for the weights of linear layers, AdamW for others"`
 	LR          float64    `toml:"lr"`
 	MinLR       float64    `toml:"min_lr" doc:"learning rate at the end of the schedule"`
 	Warmup      float64    `toml:"warmup" doc:"fraction of the steps"`
@@ -81,6 +82,8 @@ type Optimizer struct {
 	Betas       [2]float64 `toml:"betas"`
 	Eps         float64    `toml:"eps"`
 	EpsForm     string     `toml:"eps_form" doc:"hat: eps is added to sqrt(v); corrected: as in PyTorch"`
+	Momentum    float64    `toml:"momentum" doc:"of Muon"`
+	NSSteps     int        `toml:"ns_steps" doc:"Newton-Schulz steps of Muon"`
 	WeightDecay float64    `toml:"weight_decay" doc:"applied to matrices only"`
 	L2          float64    `toml:"l2" doc:"coupled weight decay: times the weight, added to the gradient"`
 	Clip        float64    `toml:"clip" doc:"maximum gradient norm; 0: no clipping"`
@@ -96,7 +99,7 @@ type Precision struct {
 	M2                string `toml:"m2,omitempty"`
 	Rounding          string `toml:"rounding,omitempty" doc:"of the optimizer state: nearest stochastic"`
 	StatePow2         *bool  `toml:"state_pow2,omitempty" doc:"scales of the optimizer state are powers of two"`
-	StateBlock        *int   `toml:"state_block,omitempty" doc:"elements of a row per scale of m1 and m2: 128 256; 0: one scale"`
+	StateBlock        *int   `toml:"state_block,omitempty" doc:"elements of a row per scale of m1 and m2: 128 256 2048; 0: one scale"`
 	StateExpand       *bool  `toml:"state_expand,omitempty" doc:"these blocks in FP8 are expanded to its range, as in COAT"`
 	StateFlat         *bool  `toml:"state_flat,omitempty" doc:"these blocks continue over the ends of rows, as in torchao"`
 	StateScope        string `toml:"state_scope,omitempty" doc:"matrices with these m1 and m2: layers, also head or embedding, all"`

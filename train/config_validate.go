@@ -45,6 +45,7 @@ func (c Config) Validate(knownRecipes []string) error {
 	v.schedule(c, knownRecipes)
 	v.checkpoint(c.Checkpoint)
 	v.contradictions(c)
+	v.muon(c)
 	if len(v.problems) == 0 {
 		// totals assumes that every size is within its bounds.
 		v.totals(c)
@@ -290,7 +291,7 @@ func (v *validator) precision(p Precision) {
 		}
 	}
 	if b := p.StateBlock; b != nil && *b != 0 && !slices.Contains(recipe.MomentBlocks, *b) {
-		v.fail("precision.state_block = %d is not supported; use 128 or 256, or 0 for one scale per tensor", *b)
+		v.fail("precision.state_block = %d is not supported; use 128, 256 or 2048, or 0 for one scale per tensor", *b)
 	}
 	if p.Smooth != "" {
 		v.oneOf("precision.smooth", p.Smooth, recipe.SmoothForms())
@@ -410,7 +411,7 @@ func (v *validator) format(key, name string, known ...fp8.DType) {
 // moment checks the format of one of Adam's moments, and returns it.
 func (v *validator) moment(key, name string) fp8.DType {
 	d, _ := fp8.ParseDType(name)
-	if name != "" && !d.HoldsMoments() {
+	if name != "" && !d.HoldsMoments() && (key != "precision.m1" || !d.HoldsMomentum()) {
 		v.fail("%s = %q is not supported here; use fp32, fp16, bf16, or a floating-point format of five to eight bits that has NaN, such as e4m3, e5m2 and e3m4", key, name)
 	}
 	return d

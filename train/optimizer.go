@@ -26,6 +26,9 @@ import (
 // Each parameter has two moments with the shape of its master. Those of the
 // matrices in [recipe.Optimizer.Scope] have the recipe's formats, with one scale per tensor or
 // per block of a row; others are F32.
+//
+// If [Optimizer.Kind] is "muon", the weights of linear layers have Muon in place of AdamW. Their
+// only moment is m1, the momentum.
 type AdamW struct {
 	GradNorm *backend.Tensor // Output F32 [1]: norm of all gradients before clipping
 	Skip     *backend.Tensor // Output I32 [1]: 1 if the last update changed nothing, since the norm or an amax was not finite
@@ -47,7 +50,8 @@ type AdamW struct {
 
 // NewAdamW declares the optimizer's state for the parameters of m, after [nn.Base.Build] and
 // [nn.Base.DeclareGrads].
-// Of c it reads Betas, Eps, EpsForm, WeightDecay, L2, Clip, ClipRMS and Stats.
+// Of c it reads Kind, Momentum, NSSteps, Betas, Eps, EpsForm, WeightDecay, L2, Clip, ClipRMS and
+// Stats.
 func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 	o := &AdamW{
 		GradNorm: m.Vars.Tensor(backend.Output, "grad_norm", fp8.F32, 1),
@@ -67,7 +71,9 @@ func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 			r = o
 		}
 		o.m1[p] = o.moment(p, "m1", r.M1, r)
-		o.m2[p] = o.moment(p, "m2", r.M2, r)
+		if !o.usesMuon(p) {
+			o.m2[p] = o.moment(p, "m2", r.M2, r)
+		}
 	}
 	return o
 }
@@ -185,6 +191,10 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 	p.Add(gate)
 	for g, params := range groups {
 		if len(params) == 0 {
+			continue
+		}
+		if o.usesMuon(params[0]) {
+			o.recordMuon(p.Scope("muon"), gate, control, params)
 			continue
 		}
 		op := &backend.AdamW{

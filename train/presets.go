@@ -60,6 +60,7 @@ func Preset(name string) (Config, error) {
 				EvalEvery: 200, HealthEvery: 100, Recompute: "none", OnNonfinite: 10, OnSpike: "log",
 			},
 			Optimizer: Optimizer{
+				Kind: "adamw", Momentum: 0.95, NSSteps: 5,
 				LR: 2e-3, MinLR: 2e-4, Warmup: 0.05, Schedule: "cosine",
 				Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, EpsForm: "hat",
 				WeightDecay: 0.1, Clip: 1,

@@ -137,11 +137,12 @@ func notFinite16(d fp8.DType, codes []byte) int {
 	return -1
 }
 
-// moments yields both moments of each parameter.
+// moments yields the moments of each parameter: two, or Muon's momentum.
 func (t *Trainer) moments() iter.Seq2[*nn.Param, *backend.Tensor] {
 	return func(yield func(*nn.Param, *backend.Tensor) bool) {
 		for _, p := range t.Model.Params {
-			if !yield(p, t.optimizer.m1[p]) || !yield(p, t.optimizer.m2[p]) {
+			m1, m2 := t.optimizer.m1[p], t.optimizer.m2[p]
+			if !yield(p, m1) || m2 != nil && !yield(p, m2) {
 				return
 			}
 		}

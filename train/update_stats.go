@@ -8,7 +8,8 @@ import (
 	"octet/nn"
 )
 
-// UpdateResult describes a step's update of the parameters, see [backend.UpdateStats].
+// UpdateResult describes a step's update of the parameters that AdamW updates, see
+// [backend.UpdateStats].
 type UpdateResult struct {
 	// RMS is the largest over the parameters of √mean(g²/v̂), and EmbeddingRMS that of the
 	// embedding: about 1 in steady training, far above it if gradients grow faster than the
@@ -55,7 +56,7 @@ func (o *AdamW) updateResult(raw []byte) (r UpdateResult) {
 	if o.MeanSquares == nil {
 		return r
 	}
-	n := len(o.order)
+	n := o.MeanSquares.Elems()
 	for i, param := range o.order {
 		rms := math.Sqrt(float(raw[4*i:]))
 		r.RMS = max(r.RMS, rms)

@@ -23,6 +23,15 @@ func (s *suite) optimizer() {
 			X: []*backend.Tensor{b.gapped("x", fp8.F32, 5, 6), b.normal("y", fp8.F32, 9, 4).RowRange(1, 3)}, Out: b.result("out", fp8.F32, summed(42), 1),
 		})
 	}, "sumsquares/views")
+	for _, scale := range []float64{0, 1e-9, 3} {
+		s.add(func(b *fixture) {
+			x := b.normal("x", fp8.F32, 13, 30)
+			for i := range b.values[x] {
+				b.values[x][i] *= scale
+			}
+			b.p.Add(&backend.SumSquares{X: []*backend.Tensor{x}, Out: b.result("out", fp8.F32, summed(400), 1), InverseNorm: true})
+		}, "sumsquares/inversenorm/%v", scale)
+	}
 	s.stepGate()
 	s.lossScales()
 	s.adamW()
@@ -93,6 +102,9 @@ var stateFormats = [][3]fp8.DType{
 	{fp8.BF16, fp8.BF16, fp8.BF16},
 }
 
+// linearFormats are formats of a momentum or a master weight.
+var linearFormats = []fp8.DType{fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3, fp8.E5M2, fp8.INT8}
+
 func (s *suite) adamW() {
 	for _, f := range stateFormats {
 		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
@@ -138,6 +150,7 @@ func (s *suite) adamW() {
 	s.adamWZero()
 	s.adamWL2()
 	s.updateStats()
+	s.linearUpdate()
 }
 
 // adamWExpanded has expanded moments, twice: the second update decodes what the first stored.

@@ -117,6 +117,9 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 	for _, o := range n.Operands() {
 		t := o.Tensor
 		_, known := formats[t.DType]
+		if _, takes := n.Op.(*backend.LinearUpdate); t.DType == fp8.INT8 && !takes {
+			known = false
+		}
 		switch {
 		case !known:
 			return unsupported(n, "%s is %s, a format that the kernels lack", o.Field, t)
@@ -223,7 +226,7 @@ func settings(op backend.Op) (words []uint64) {
 var formats = map[fp8.DType]kernels.Format{
 	fp8.F32: kernels.F32, fp8.BF16: kernels.BF16, fp8.F16: kernels.F16,
 	fp8.E4M3: kernels.E4M3, fp8.E4M3IEEE: kernels.E4M3IEEE, fp8.E5M2: kernels.E5M2,
-	fp8.I32: kernels.I32, fp8.E8M0: kernels.E8M0, fp8.E2M1: kernels.E2M1,
+	fp8.I32: kernels.I32, fp8.E8M0: kernels.E8M0, fp8.E2M1: kernels.E2M1, fp8.INT8: kernels.INT8,
 }
 
 // of returns the address of a tensor's first element, 0 for nil.

@@ -162,7 +162,19 @@ func (b *binder) sumSquares(o *backend.SumSquares) ([]call, error) {
 	}
 	table, chunks, l := kernels.SquareTable(list)
 	args := []uint64{b.table(table), uint64(len(list)), uint64(chunks)}
-	return b.launches(l, append(args, b.tensor(o.Out)...)), nil
+	args = append(args, b.tensor(o.Out)...)
+	return b.launches(l, append(args, settings(o)...)), nil
+}
+
+var _ = implement((*binder).linearUpdate, "State")
+
+func (b *binder) linearUpdate(o *backend.LinearUpdate) ([]call, error) {
+	rows, cols, block := 1, o.State.Elems(), o.State.Block.Cols
+	if block > 0 {
+		rows, cols = o.State.Rows(), o.State.Cols()
+	}
+	l, span := kernels.LinearUpdate(rows, cols, block, o.StateScale != nil && block == 0)
+	return b.launches(l, b.args(o, rows, cols, block, span, int(fp8.NameKey(o.State.Name)))), nil
 }
 
 var _ = implement((*binder).stepGate)

@@ -30,12 +30,18 @@ func (b *binder) params(grad, master, m1, m2 []*backend.Tensor) (list []optimize
 	for i, g := range grad {
 		p := optimizer.Param{Grad: b.matrix(g), Extents: b.extents[g]}
 		for j, t := range []*backend.Tensor{master[i], m1[i], m2[i]} {
-			p.States[j] = optimizer.State{Matrix: b.matrix(t), Block: t.Block.Cols, Expand: t.Expand, Stream: fp8.NameKey(t.Name), Extents: b.extents[t]}
-			p.States[j].Scale = b.f32(t.Scale) // all of them, unlike matrix
+			p.States[j] = b.state(t)
 		}
 		list = append(list, p)
 	}
 	return list
+}
+
+// state returns a master weight or a moment.
+func (b *binder) state(t *backend.Tensor) optimizer.State {
+	s := optimizer.State{Matrix: b.matrix(t), Block: t.Block.Cols, Expand: t.Expand, Stream: fp8.NameKey(t.Name), Extents: b.extents[t]}
+	s.Scale = b.f32(t.Scale) // all of them, unlike matrix
+	return s
 }
 
 var _ = implementOp(row{blockScaled: []string{"M1", "M2"}, keepsExtents: true}, func(b *binder, _ *backend.Node, o *backend.UpdateStats) (kernel, error) {
@@ -53,6 +59,17 @@ func (b *binder) updateStats(o *backend.UpdateStats) func() {
 	}.Bind(b.pool)
 }
 
+var _ = implement((*binder).linearUpdate, "State")
+
+func (b *binder) linearUpdate(o *backend.LinearUpdate) func() {
+	return optimizer.Linear{
+		X: b.matrix(o.X), Next: b.f32(o.Next),
+		State: b.state(o.State),
+		Keep:  o.Keep, Decay: o.Decay, Gain: o.Gain, Rate: o.Rate, Rounding: o.Rounding, Pow2: o.Pow2,
+		Control: b.i32(o.Control), Skip: b.i32(o.Skip), Coef: b.f32(o.Coef),
+	}.Bind(b.pool)
+}
+
 var _ = implement((*binder).sumSquares)
 
 func (b *binder) sumSquares(o *backend.SumSquares) func() {
@@ -61,7 +78,18 @@ func (b *binder) sumSquares(o *backend.SumSquares) func() {
 	for _, x := range o.X {
 		list, extents = append(list, b.matrix(x)), append(extents, b.extents[x])
 	}
-	return optimizer.SumSquares(b.pool, list, extents, b.f32(o.Out))
+	out := b.f32(o.Out)
+	run := optimizer.SumSquares(b.pool, list, extents, out)
+	if !o.InverseNorm {
+		return run
+	}
+	return func() {
+		run()
+		if out[0] == 0 {
+			out[0] = 1
+		}
+		out[0] = float32(1 / math.Sqrt(float64(out[0])))
+	}
 }
 
 var _ = implement((*binder).stepGate)

@@ -81,6 +81,7 @@ var declines = []string{
 	"has no FP16 activations and gradients",
 	"the format e4m3; the E4M3 of Gaudi 2", "the format e4m3; the E4M3 of Gaudi 3", "the format e4m3ieee; the E4M3 of Gaudi 3",
 	"quantize: unsupported by backend gaudi: the format ", // besides FP8
+	"the format int8 of a momentum",
 	" × ", // a pair of formats that the matrix engine does not multiply
 	"a scale beside block scales",
 	" × ",                 // a pair of formats that the matrix engine does not multiply

@@ -22,12 +22,15 @@ func (b *builder) sumSquares(o *backend.SumSquares) error {
 			total = b.add(total, part)
 		}
 	}
+	if o.InverseNorm {
+		total = b.div(b.constant(1), b.sqrt(b.where(b.equal(total, b.constant(0)), b.constant(1), total)))
+	}
 	b.out(o.Out, total)
 	return nil
 }
 
 func (l lowering) sumSquares(o *backend.SumSquares) {
-	if len(o.X) == 1 {
+	if len(o.X) == 1 || o.InverseNorm {
 		l.add(o)
 		return
 	}
@@ -216,6 +219,36 @@ func (l lowering) adamW(o *backend.AdamW) {
 		}
 		l.add(&one)
 	}
+}
+
+var _ = implementOp(row[*backend.LinearUpdate]{build: (*builder).linearUpdate, ownUnit: true})
+
+func (b *builder) linearUpdate(o *backend.LinearUpdate) error {
+	switch {
+	case o.State.DType == fp8.INT8:
+		return b.unsupported("the format int8 of a momentum")
+	case o.State.Block != backend.PerTensor:
+		return b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", o.State, o.State.Block)
+	}
+	lr := b.word(o.Control, lrWord)
+	keep := b.sub(b.constant(o.Keep), b.mul(lr, b.constant(o.Decay)))
+	gain := b.sub(b.constant(o.Gain), b.mul(lr, b.constant(o.Rate)))
+	if o.Coef != nil {
+		gain = b.mul(gain, b.in(o.Coef))
+	}
+	sizes, skip := sizesOf(o.State), b.set(o.Skip)
+	added := b.mul(gain, b.reshape(b.f32(o.X), sizes...))
+	state := b.add(b.mul(keep, b.reshape(b.f32(o.State), sizes...)), added)
+	if o.Next != nil {
+		next := b.add(b.mul(keep, state), added)
+		b.out(o.Next, b.where(skip, b.constant(0), next))
+	}
+	var amax value
+	if o.State.Scale != nil {
+		amax = b.overAll("reduce_max", b.abs(state)) // NaN implies skip, as in adamW
+	}
+	b.storeScaled(&backend.AdamW{Rounding: o.Rounding, Pow2: o.Pow2}, o.State, state, amax, false, skip)
+	return nil
 }
 
 // lrWord is the word of step.control that holds the learning rate.

@@ -16,6 +16,12 @@ func (b *Backend) sumSquares(o *backend.SumSquares) {
 			total += x * x
 		}
 	}
+	if o.InverseNorm {
+		if total == 0 {
+			total = 1
+		}
+		total = 1 / math.Sqrt(total)
+	}
 	b.store(o.Out, []float64{total})
 }
 
@@ -97,6 +103,28 @@ func (b *Backend) adamW(o *backend.AdamW) {
 	}
 	if !o.AmaxGiven {
 		b.store(o.Amaxes, amaxes)
+	}
+}
+
+var _ = implement((*Backend).linearUpdate)
+
+func (b *Backend) linearUpdate(o *backend.LinearUpdate) {
+	x, state, next := b.read(o.X), b.read(o.State), make([]float64, o.X.Elems())
+	if !b.set(o.Skip) {
+		control := b.control(o.Control)
+		lr := float64(control.LR)
+		keep := float64(o.Keep) - lr*float64(o.Decay)
+		gain := b.readOr(o.Coef, 1, 1)[0] * (float64(o.Gain) - lr*float64(o.Rate))
+		amax := 0.0
+		for i := range x {
+			state[i] = keep*state[i] + gain*x[i]
+			next[i] = keep*state[i] + gain*x[i]
+			amax = maxAmax(amax, b.fp32(state[i]))
+		}
+		b.rescale(o.State, state, amax, control, &backend.AdamW{Rounding: o.Rounding, Pow2: o.Pow2}, false)
+	}
+	if o.Next != nil {
+		b.store(o.Next, next)
 	}
 }
 

@@ -51,6 +51,7 @@ on_nonfinite = 10          # consecutive skipped steps before stopping
 on_spike = "log"           # rewind, or off
 
 [optimizer]
+kind = "adamw"
 lr = 2e-3
 min_lr = 2e-4
 warmup = 0.05
@@ -58,6 +59,8 @@ schedule = "cosine"        # cosine wsd constant
 betas = [0.9, 0.95]
 eps = 1e-8
 eps_form = "hat"
+momentum = 0.95            # of Muon
+ns_steps = 5
 weight_decay = 0.1         # matrices
 l2 = 0.0
 clip = 1.0

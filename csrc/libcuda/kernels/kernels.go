@@ -93,6 +93,7 @@ const (
 	I32
 	E8M0
 	E2M1 // two in a byte; a cast of Quantize only
+	INT8 // State of LinearUpdate only
 )
 
 // Flag is a bit of Cast.flags.
@@ -140,7 +141,7 @@ type Launches struct {
 // Of returns the launches of the op of this name (snake case: "rms_norm_grad") for a
 // matrix of rows × cols, the two words of its arguments. ok is false for unknown names,
 // including those with functions of their own: rope, quantize, attention, attention_grad,
-// sum_squares, sum_parts and adamw. Two ops have a second kernel for one of their cases:
+// sum_squares, sum_parts, linear_update and adamw. Two ops have a second kernel for one of their cases:
 // "amax_columns" for column maxima, "swiglu_by_row" for a TokenScale. "magnitudes" is
 // applied to AllReduce's X before a maximum over ranks.
 func Of(op string, rows, cols int) (l Launches, ok bool) {
@@ -296,6 +297,22 @@ func Hadamard(rows, cols, size int, columns bool) Launches {
 		high, wide = size, hadamardGroups
 	}
 	return Launches{Kernels: []Kernel{{"hadamard", "hadamard.cu", [3]int{ceilDiv(rows, high), ceilDiv(cols, wide), 1}, flatThreads, 0}}}
+}
+
+// LinearUpdate returns the launches of op linear_update for a State of rows × cols, one row
+// without block scales, and the elements of a part. Its words beside rows and cols are the
+// elements of a scale, 0 for one scale or none, those of a part, and fp8.NameKey of State.
+func LinearUpdate(rows, cols, block int, oneScale bool) (l Launches, span int) {
+	if span = block; block == 0 {
+		span = flatElems
+	}
+	l.Kernels = []Kernel{flat("linear_update", "linear_update.cu", rows*ceilDiv(cols, span))}
+	if oneScale {
+		single := func(name string) Kernel { return one(name, "linear_update.cu")(0, 0).Kernels[0] }
+		amax := flat("linear_update_amax", "linear_update.cu", rows*ceilDiv(cols, span))
+		l = Launches{[]Kernel{single("linear_update_begin"), amax, l.Kernels[0], single("linear_update_end")}, 8}
+	}
+	return l, span
 }
 
 // Quantize returns the launches of op quantize. scales lists the number of block scales

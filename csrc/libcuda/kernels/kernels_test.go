@@ -41,6 +41,8 @@ func everyLaunch(rows, cols int) (list []Launches) {
 	_, _, squares := SquareTable([]Square{{LD: cols, Rows: rows, Cols: cols}})
 	_, _, adam, _ := AdamTable([]Adam{{LD: cols, Rows: rows, Cols: cols}}, true, true)
 	list = append(list, squares, adam, UpdateStatsLaunches(1, 3), Rope(rows, 128*cols, 128), Hadamard(rows, cols, 16, true), Hadamard(rows, cols, 4, false), SumParts(rows, cols), Quantize(rows, cols, []int{0}), Quantize(rows, cols, []int{0, rows * cols}))
+	updates, _ := LinearUpdate(1, rows*cols, 0, true)
+	list = append(list, updates)
 	layouts, _, _ := ScaleLayout(StoredScales{Count: rows, Bytes: 1}, StoredScales{}, 0, 0)
 	list = append(list, layouts)
 	for _, by := range []AttentionShape{{}, {Fast: true}, {Fast: true, WGMMA: true}} {

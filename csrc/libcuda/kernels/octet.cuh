@@ -23,7 +23,7 @@ typedef unsigned long long u64;
 typedef long long i64;
 typedef double f64;
 
-enum Format { F32, BF16, F16, E4M3, E4M3IEEE, E5M2, I32, E8M0, E2M1 };
+enum Format { F32, BF16, F16, E4M3, E4M3IEEE, E5M2, I32, E8M0, E2M1, INT8 };
 enum Flag { STOCHASTIC = 1, TOKENS = 2, TRANSPOSE = 4, POW2 = 8, SCALE_E8M0 = 16, SCALE_E4M3 = 32, SCALE_DOWN = 64 };
 
 const int FLAT_THREADS = 256; // block size of kernels without tiles

@@ -13,6 +13,7 @@ struct SumSquaresArgs {
 	const Square *list;
 	i64 n, chunks;
 	Tensor out;
+	i64 inverse_norm;
 	double *scratch; // the sum of each chunk
 };
 
@@ -43,7 +44,7 @@ KERNEL(sum_squares_end, SumSquaresArgs, ONE_THREADS, 1) {
 		sum += a.scratch[i];
 	sum = block_sum(sum);
 	if (threadIdx.x == 0)
-		*a.out.out() = (float)sum;
+		*a.out.out() = (float)(a.inverse_norm ? sum == 0 ? 1.0 : 1 / sqrt(sum) : sum);
 }
 
 struct StepGateArgs {

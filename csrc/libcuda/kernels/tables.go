@@ -14,7 +14,7 @@ type Square struct {
 
 // SquareTable returns the table of op sum_squares, and its launches. The words of its
 // arguments are the table's address, the number of tensors, the number of chunks, Out as
-// Tensor, scratch.
+// Tensor, InverseNorm, scratch.
 func SquareTable(list []Square) (table []uint64, chunks int, l Launches) {
 	for _, t := range list {
 		if t.LD == t.Cols {
