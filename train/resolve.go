@@ -183,7 +183,11 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	if err != nil {
 		return r, nil, err
 	}
-	return nn.RecipeFor(s, r, layers)
+	r, notes, err := nn.RecipeFor(s, r, layers)
+	if c.Optimizer.Kind == "muon" {
+		notes = append(notes, "optimizer.kind is muon: m1 is the momentum of linear layers, which lack m2")
+	}
+	return r, notes, err
 }
 
 // override sets *to to a config's value, if given.
