@@ -121,9 +121,13 @@ func TestFailedRestoreUnsetsWeights(t *testing.T) {
 
 // Buffers are allocated in the first steps; later steps allocate nothing.
 func TestStepsDoNotAllocate(t *testing.T) {
-	tr := newTrainer(t, small(t, "fp8-smooth"), 2, false)
-	steps(t, tr, 2)
-	require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = tr.Trainer.Next(context.Background()) }))
+	for _, kind := range []string{"adamw", "muon"} {
+		c := small(t, "fp8-smooth")
+		c.Optimizer.Kind = kind
+		tr := newTrainer(t, c, 2, false)
+		steps(t, tr, 2)
+		require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = tr.Trainer.Next(context.Background()) }), kind)
+	}
 }
 
 func steps(t *testing.T, tr *team, n int) []StepResult {

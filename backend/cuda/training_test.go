@@ -45,6 +45,11 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 		c.Precision.Rows = []train.PrecisionRow{{Scope: "layers.*", GEMM: "wgrad", Hadamard: 16, Signs: "seed"}}
 		agree(t, c, steps(t, c, "emu", 10), steps(t, c, "cuda", 10))
 	})
+	t.Run("muon", func(t *testing.T) {
+		c := compared("bf16")
+		c.Optimizer.Kind, c.Precision.M1, c.Precision.StateBlock, c.Precision.StateFlat = "muon", "int8", new(2048), new(true)
+		agree(t, c, steps(t, c, "emu", 4), steps(t, c, "cuda", 4))
+	})
 }
 
 // A scale that is wrong by 2^-6 in the cast, without the inverse in the GEMM, is detected

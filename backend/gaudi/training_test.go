@@ -173,3 +173,17 @@ func TestUnitsComputeTheSame(t *testing.T) {
 		})
 	}
 }
+
+// Muon with a momentum in BF16, on the stand-in and on emu's model of the Gaudi.
+func TestMuonAgreesWithEmu(t *testing.T) {
+	devices(t, "gaudi2", "1")
+	c := small("bf16")
+	c.Optimizer.Kind, c.Precision.M1 = "muon", "bf16"
+	got := losses(t, c, "gaudi", steps)
+	d, most := trial.Between(losses(t, c, "emu:gaudi2", steps), got), tolerance("bf16")
+	t.Logf("apart %.2g, at most %.2g", d, most)
+	require.False(t, d.Exceeds(most))
+	c.Precision.M1, c.Precision.StateBlock, c.Precision.StateFlat = "int8", new(2048), new(true)
+	_, err := train.NewJob(c, specOf(t, "gaudi2"))
+	require.ErrorContains(t, err, "a momentum in int8")
+}
