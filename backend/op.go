@@ -25,7 +25,8 @@ func Ops() []Op {
 		&Attention{}, &AttentionGrad{}, &CacheWrite{},
 		&SwiGLU{}, &SwiGLUAmax{}, &SwiGLUGrad{}, &SmoothScale{}, &Activation{}, &ActivationGrad{},
 		&CrossEntropy{}, &Sum{},
-		&SumSquares{}, &StepGate{}, &UpdateStats{}, &AdamW{}, &LinearUpdate{},
+		&SumSquares{}, &StepGate{}, &UpdateStats{}, &AdamW{},
+		&LinearUpdate{},
 		&CastHealth{}, &RowCosine{},
 		&AllReduce{}, &ReduceScatter{}, &AllGather{}, &AllToAll{}, &SumParts{},
 	}
