@@ -198,8 +198,8 @@ func TestNewtonSchulz(t *testing.T) {
 	require.Equal(t, make([]float64, 12), orthogonalized(t, make([]float64, 12), 3, 4, 5), "zeros")
 }
 
-// The recorded update of a wide and of a tall matrix, with a clipped gradient, is the published
-// one. Each term counts: a test with any of them changed is further away.
+// The recorded update of a wide and of a tall matrix is the published one, with clipping, momentum,
+// look-ahead, weight decay, and the factor and sign of the direction.
 func TestMuonUpdate(t *testing.T) {
 	const lr, decay, beta, coef = 0.02, 0.3, 0.95, 0.25
 	for _, shape := range [][2]int{{16, 48}, {48, 16}} {
@@ -243,7 +243,7 @@ func TestMuonUpdate(t *testing.T) {
 	}
 }
 
-// momentumError is the error of O by the format of the momentum, from the momenta of a run.
+// momentumErrors returns the error of O by the format of the momentum, from the momenta of a run.
 func momentumErrors(t *testing.T, tr *team, formats []recipe.Optimizer) (medians []float64) {
 	t.Helper()
 	for _, f := range formats {
@@ -298,15 +298,15 @@ func TestMomentumFormats(t *testing.T) {
 	e := momentumErrors(t, tr, []recipe.Optimizer{
 		{M1: fp8.BF16}, flat(fp8.INT8, 2048), flat(fp8.E4M3, 2048), flat(fp8.E4M3, 128), flat(fp8.E5M2, 2048),
 	})
-	bf16, int8, e4m3, groups, e5m2 := e[0], e[1], e[2], e[3], e[4]
-	require.Less(t, 4*bf16, int8)
-	require.Less(t, 1.3*int8, e4m3)
+	bf16, integer, e4m3, groups, e5m2 := e[0], e[1], e[2], e[3], e[4]
+	require.Less(t, 4*bf16, integer)
+	require.Less(t, 1.3*integer, e4m3)
 	require.Less(t, 1.4*e4m3, e5m2)
 	require.InEpsilon(t, e4m3, groups, 0.15, "smaller groups do not help E4M3")
 }
 
-// A run with Muon and each format of its momentum resumes bit for bit, does not depend on threads, and
-// ranks keep equal states. A step that is not finite changes nothing.
+// A run with Muon resumes bit for bit on another number of threads, with a momentum in each format, and
+// two ranks have equal states.
 func TestMuonRuns(t *testing.T) {
 	for _, f := range []struct {
 		recipe, m1 string

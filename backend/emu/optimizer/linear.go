@@ -71,17 +71,17 @@ func (l Linear) Bind(p *pool.Pool) func() {
 }
 
 // update returns a span's new values, its part of X, and its first element.
-func (l *Linear) update(worker int, s *span) (new, x []float32, at int) {
+func (l *Linear) update(worker int, s *span) (state, x []float32, at int) {
 	buffer := l.pool.Scratch[worker]
-	new, at = buffer[:s.n], s.row*l.State.Cols+s.col
+	state, at = buffer[:s.n], s.row*l.State.Cols+s.col
 	x = l.X.Piece(buffer[l.length:], 0, at, s.n)
 	if l.State.Block > 0 {
-		l.State.loadBlocks(new, s, at, l.State.Cols)
+		l.State.loadBlocks(state, s, at, l.State.Cols)
 	} else {
-		l.State.Load(new, 0, at)
+		l.State.Load(state, 0, at)
 	}
-	l.combine(new, new, x)
-	return new, x, at
+	l.combine(state, state, x)
+	return state, x, at
 }
 
 // combine sets to to a·from + b·x.
@@ -101,16 +101,16 @@ func (l *Linear) find(worker, i int) {
 // store updates a span.
 func (l *Linear) store(worker, i int) {
 	s, state := &l.all[i], &l.State
-	new, x, at := l.update(worker, s)
+	fresh, x, at := l.update(worker, s)
 	if l.Next != nil {
-		l.combine(l.Next[at:at+s.n], new, x)
+		l.combine(l.Next[at:at+s.n], fresh, x)
 	}
 	switch {
 	case state.Block > 0:
-		state.storeBlocks(new, s, at, state.Cols)
+		state.storeBlocks(fresh, s, at, state.Cols)
 	case state.DType == fp8.F32:
-		copy(state.F32[at:], new)
+		copy(state.F32[at:], fresh)
 	default:
-		state.store(&state.out, new, at)
+		state.store(&state.out, fresh, at)
 	}
 }
