@@ -19,7 +19,7 @@ import (
 //
 // Newton-Schulz steps move the singular values of X towards 1, to about [0.7, 1.2]. They
 // are GEMMs of BF16, recorded as such. The last factor gives the update the root mean square of
-// AdamW's, about 0.2 (arXiv 2502.16982), so that one learning rate serves both.
+// AdamW's, about 0.2 (arXiv 2502.16982), so that AdamW's learning rate is one for Muon, too.
 //
 // The GEMMs compute Y = X/aᵏ after k steps, which saves the multiplication by a:
 //
