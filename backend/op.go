@@ -28,7 +28,7 @@ func Ops() []Op {
 		&SumSquares{}, &StepGate{}, &UpdateStats{}, &AdamW{},
 		&LinearUpdate{},
 		&CastHealth{}, &RowCosine{},
-		&AllReduce{}, &ReduceScatter{}, &AllGather{}, &AllToAll{}, &SumParts{},
+		&AllReduce{}, &ReduceScatter{}, &AllGather{}, &AllToAll{}, &SumParts{}, &StepMu{},
 	}
 }
 

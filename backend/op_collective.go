@@ -100,9 +100,17 @@ func (o *AllToAll) PartBytes(ranks int) (int64, error) {
 // AllToAll it completes a reduce-scatter of any format, whose bits do not depend on the order
 // in which a network adds. X may have a scale for each part (blocks of Out's rows), or scales
 // for each row or for blocks of a row.
+//
+// Rounded sums stay in X's format of eight bits, as in FP8-LM (arXiv 2310.18313): the sum of
+// codes is rounded to nearest even and saturates, after each addition with Each, else after
+// the last. The parts share X's scale, which then dequantizes the sum.
 type SumParts struct {
-	X   *Tensor `op:"in"`  // [parts·rows, cols], a float format
-	Out *Tensor `op:"out"` // F32 [rows, cols]
+	X     *Tensor `op:"in"`             // [parts·rows, cols], a float format
+	Out   *Tensor `op:"out"`            // F32 [rows, cols]
+	AtMax *Tensor `op:"inout,optional"` // F32 [1]: plus the number of rounded sums at ± the format's largest value; exact below 2^24
+
+	Rounded bool
+	Each    bool
 }
 
 func (o *SumParts) check() error {
@@ -118,6 +126,14 @@ func (o *SumParts) check() error {
 	c.that(o.X.Outer == nil, "X is %s with an outer scale, which differs between ranks", o.X)
 	if o.X.Scale != nil {
 		c.dtype("X.Scale", o.X.Scale, fp8.F32)
+	}
+	if o.Rounded {
+		c.that(o.X.DType.Size() == 1 && o.X.DType.HasNaN() && block == PerTensor, "X is %s with blocks of %s, but rounded sums need eight bits with NaN, and one scale", o.X, block)
+	} else {
+		c.that(!o.Each && o.AtMax == nil, "Each and AtMax belong to rounded sums")
+	}
+	if o.AtMax != nil {
+		c.scalar("AtMax", o.AtMax)
 	}
 	return c.err
 }

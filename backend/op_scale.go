@@ -56,11 +56,15 @@ func (o *Amax) check() error {
 // NaN, so that a NaN is not lost in a format without one. Limit is the format's largest
 // value, less the margin. Seen is always updated.
 //
+// Factor multiplies Scale, itself rounded down to a power of two if Pow2. With Fixed, Scale
+// is Limit for every finite a, and a only tells whether it is finite.
+//
 // Current scaling uses UpdateScale inside a micro-batch with a window of one, delayed
 // scaling once per update with the amax history.
 type UpdateScale struct {
 	History  *Tensor `op:"in"`             // F32 [window, n]
 	Skip     *Tensor `op:"in,optional"`    // I32 [1]
+	Factor   *Tensor `op:"in,optional"`    // F32 [n], positive; nil is 1
 	Seen     *Tensor `op:"inout,optional"` // F32 [n]: max(Seen, a), the step's largest current amax
 	Scale    *Tensor `op:"out,inout=Keep"` // F32 [n]
 	ScaleInv *Tensor `op:"out,inout=Keep"` // F32 [n]
@@ -72,6 +76,7 @@ type UpdateScale struct {
 	// rounding of the others: see fp8.OuterScale. Limit is then the product of the largest
 	// block scale and the largest element.
 	Outer bool
+	Fixed bool
 }
 
 func (o *UpdateScale) check() error {
@@ -89,15 +94,25 @@ func (o *UpdateScale) check() error {
 	}
 	c.that(o.Limit > 0, "Limit is %v, expected a positive number", o.Limit)
 	c.that(!o.Outer || !o.Pow2, "Outer excludes Pow2")
+	if o.Factor != nil {
+		c.vector("Factor", o.Factor, n)
+		c.that(!o.Outer && !o.Fixed, "Factor excludes Outer and Fixed")
+	}
+	c.that(!o.Fixed || !o.Outer && !o.Pow2, "Fixed excludes Outer and Pow2")
 	return c.err
 }
 
-// Choose returns the scale and scale_inv for an amax; ok reports whether the amax is
-// positive and finite.
-func (o *UpdateScale) Choose(amax float32) (scale, inv float32, ok bool) {
+// Choose returns the scale and scale_inv for an amax and its factor; ok reports whether the
+// amax is positive and finite, or with Fixed, finite.
+func (o *UpdateScale) Choose(amax, factor float32) (scale, inv float32, ok bool) {
 	scale, ok = fp8.ScaleFor(amax, o.Limit, o.Pow2)
-	if o.Outer {
+	switch {
+	case o.Outer:
 		scale = fp8.OuterScale(amax, o.Limit)
+	case o.Fixed && amax <= math.MaxFloat32:
+		scale, ok = o.Limit, true
+	case ok:
+		scale = fp8.Factored(scale, factor, o.Pow2)
 	}
 	inv = 1 / scale
 	if !ok && amax != 0 {

@@ -66,6 +66,15 @@ func ScaleFor(amax, limit float32, pow2 bool) (scale float32, ok bool) {
 	return min(max(scale, 0x1p-126), 0x1p126), true
 }
 
+// Factored returns a scale of ScaleFor times a positive factor, which it rounds down to a
+// power of two with pow2. The result has the bounds of ScaleFor.
+func Factored(scale, factor float32, pow2 bool) float32 {
+	if pow2 {
+		factor = math.Float32frombits(math.Float32bits(factor) & infBits)
+	}
+	return min(max(scale*factor, 0x1p-126), 0x1p126)
+}
+
 // ScaleRange returns the smallest and the largest scale_inv that a cast stores in the
 // format d. F32 has the bounds of ScaleFor. A floating-point format of up to eight bits has
 // 0, the scale of a block that underflows.

@@ -84,3 +84,29 @@ func (s *suite) sumParts() {
 		}
 	}
 }
+
+// roundedSums adds sums that are rounded once and after each addition. The parts have a range
+// in which the order of the additions, and the number of the roundings, change most sums; some
+// sums saturate. One case holds a NaN.
+func (s *suite) roundedSums() {
+	for _, parts := range []int{1, 2, 8} {
+		for _, d := range []fp8.DType{fp8.E4M3, fp8.E5M2} {
+			for _, each := range []bool{false, true} {
+				for _, cols := range []int{36, 40} {
+					s.add(func(b *fixture) {
+						x := b.normal("x", d, parts*5, cols)
+						for i := range b.values[x] {
+							b.values[x][i] *= float64(d.Max()) / 64
+						}
+						b.values[x][9] = nan
+						op := &backend.SumParts{X: x, Out: b.gapped("out", fp8.F32, 5, cols), Rounded: true, Each: each}
+						if parts > 1 {
+							op.AtMax = b.scalar("at_max", 1000)
+						}
+						b.p.Add(op)
+					}, "sumparts/rounded/%s/%d/each-%v/%d", d, parts, each, cols)
+				}
+			}
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 func (s *suite) scales() {
 	s.updateScale()
+	s.factors()
 	s.pushHistory()
 	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
 		s.add(func(b *fixture) {
@@ -56,6 +57,39 @@ func (s *suite) updateScale() {
 				}, "updatescale/window%d/pow2-%v/keep%d", window, pow2, keep)
 			}
 		}
+	}
+}
+
+// factors adds scales with a factor, and fixed ones: of amaxes that give no scale or an
+// extreme one, too.
+func (s *suite) factors() {
+	amaxes := []float64{3, 0, inf, nan, 1e-42, math.MaxFloat32, 448, 1}
+	for _, pow2 := range []bool{false, true} {
+		for _, keep := range []bool{false, true} {
+			s.add(func(b *fixture) {
+				history := b.given("history", fp8.F32, amaxes, 1, len(amaxes))
+				factor := b.given("factor", fp8.F32, []float64{0.7, 0.5, 0.5, 0.5, 0.125, 1. / 8, 0.99, 1e-30}, len(amaxes))
+				b.p.Add(&backend.UpdateScale{
+					History: history, Factor: factor, Scale: b.positive("scale", len(amaxes)), ScaleInv: b.positive("scale_inv", len(amaxes)),
+					Limit: 448, Pow2: pow2, Keep: keep,
+				})
+			}, "updatescale/factor/pow2-%v/keep-%v", pow2, keep)
+		}
+	}
+	s.add(func(b *fixture) {
+		b.p.Add(&backend.UpdateScale{
+			History: b.given("history", fp8.F32, amaxes, 1, len(amaxes)), Limit: 8, Fixed: true,
+			Scale: b.positive("scale", len(amaxes)), ScaleInv: b.positive("scale_inv", len(amaxes)),
+		})
+	}, "updatescale/fixed")
+	for skip := range 3 {
+		s.add(func(b *fixture) {
+			atMax, mu := []float64{0, 3, 4, 1e6, 0, 5}, []float64{0.125, 0.125, 0.125, 1, 0.9999, backend.MinMu}
+			b.p.Add(&backend.StepMu{
+				AtMax: b.given("at_max", fp8.F32, atMax, len(atMax)), Skip: b.flag("skip", skip),
+				Mu: b.given("mu", fp8.F32, mu, len(mu)), Limit: 3,
+			})
+		}, "stepmu/skip%d", skip)
 	}
 }
 

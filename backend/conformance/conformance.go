@@ -54,6 +54,7 @@ func Cases() iter.Seq[Case] {
 	s.health()
 	s.collectives()
 	s.sumParts()
+	s.roundedSums()
 	s.chains()
 	return slices.Values(s.cases)
 }

@@ -39,6 +39,7 @@ var (
 	_ = implementShaped("activation_grad", func(o *backend.ActivationGrad) []int { return extent(o.DOut) })
 	_ = implementShaped("epilogue", func(o *backend.Epilogue) []int { return extent(o.X) })
 
+	_ = implementShaped("step_mu", func(o *backend.StepMu) []int { return []int{1, o.Mu.Elems()} })
 	_ = implementShaped("push_history", func(o *backend.PushHistory) []int { return extent(o.History) })
 
 	_ = implementShaped("rms_norm", func(o *backend.RMSNorm) []int { return extent(o.X) })

@@ -1,6 +1,8 @@
 package emu
 
 import (
+	"slices"
+
 	"octet/backend"
 	"octet/backend/emu/cast"
 	"octet/backend/emu/simd"
@@ -89,7 +91,10 @@ var _ = implement((*binder).updateScale)
 
 func (b *binder) updateScale(o *backend.UpdateScale) func() {
 	scale, inv, seen := b.f32(o.Scale), b.f32(o.ScaleInv), b.f32(o.Seen)
-	skip := b.i32(o.Skip)
+	skip, factor := b.i32(o.Skip), b.f32(o.Factor)
+	if factor == nil {
+		factor = slices.Repeat([]float32{1}, len(scale))
+	}
 	amax := make([]float32, len(scale))
 	collect := b.windowMax(amax, o.History)
 	return func() {
@@ -101,7 +106,7 @@ func (b *binder) updateScale(o *backend.UpdateScale) func() {
 			return
 		}
 		for i, a := range amax {
-			if s, sInv, ok := o.Choose(a); ok || !o.Keep {
+			if s, sInv, ok := o.Choose(a, factor[i]); ok || !o.Keep {
 				scale[i], inv[i] = s, sInv
 			}
 		}

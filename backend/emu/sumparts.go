@@ -5,12 +5,17 @@ import (
 
 	"octet/backend"
 	"octet/backend/emu/memory"
+	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
+	"octet/fp8"
 )
 
 var _ = implement((*binder).sumParts, "X")
 
 func (b *binder) sumParts(o *backend.SumParts) func() {
+	if o.Rounded {
+		return b.sumRounded(o)
+	}
 	x, out := b.matrix(o.X), b.matrix(o.Out)
 	var scales memory.BlockScales
 	if scaledByBlock(o.X) {
@@ -40,4 +45,70 @@ func (b *binder) sumParts(o *backend.SumParts) func() {
 			simd.Add(sum, piece(buffers[worker][:n], row, col))
 		}
 	})
+}
+
+// sumRounded adds codes, whose sums have X's format.
+func (b *binder) sumRounded(o *backend.SumParts) func() {
+	x, out, atMax := b.matrix(o.X), b.matrix(o.Out), b.f32(o.AtMax)
+	d, rows, scale := o.X.DType, out.Rows, x.ScaleInv
+	codes := x
+	codes.Scale = nil
+	buffers := b.pieceBuffers(out.Cols)
+	bytes, counts := make([][]uint8, b.pool.Size()), make([][16]uint32, b.pool.Size())
+	for i := range bytes {
+		bytes[i] = make([]uint8, pool.PieceWidth(out.Cols))
+	}
+	run := b.pool.Pieces(rows, out.Cols, func(worker, row, col, n int) {
+		sum, rounded := out.F32[row*out.LD+col:][:n], bytes[worker][:n]
+		codes.Load(sum, row, col)
+		for row += rows; row < x.Rows; row += rows {
+			simd.Add(sum, codes.Piece(buffers[worker], row, col, n))
+			if o.Each {
+				fp8.Quantize8(rounded, sum, d, 1, false)
+				fp8.Dequantize8(sum, rounded, d, 1)
+			}
+		}
+		fp8.Quantize8(rounded, sum, d, 1, false)
+		if atMax != nil {
+			counts[worker][0] += atLargest(rounded, d)
+		}
+		fp8.Dequantize8(sum, rounded, d, scale())
+	})
+	return func() {
+		clear(counts)
+		run()
+		if atMax != nil {
+			total := uint32(0)
+			for i := range counts {
+				total += counts[i][0]
+			}
+			atMax[0] += float32(total)
+		}
+	}
+}
+
+// atLargest returns the number of codes of ± d's largest value.
+func atLargest(codes []uint8, d fp8.DType) (n uint32) {
+	top := uint8(d.Nearest(d.Max(), fp8.Saturate))
+	sign := uint8(d.Nearest(-d.Max(), fp8.Saturate)) ^ top
+	for _, c := range codes {
+		if c&^sign == top {
+			n++
+		}
+	}
+	return n
+}
+
+var _ = implement((*binder).stepMu)
+
+func (b *binder) stepMu(o *backend.StepMu) func() {
+	mu, atMax, skip := b.f32(o.Mu), b.f32(o.AtMax), b.i32(o.Skip)
+	return func() {
+		if skip != nil && skip[0] != 0 {
+			return
+		}
+		for i := range mu {
+			mu[i] = o.Next(mu[i], atMax[i])
+		}
+	}
 }

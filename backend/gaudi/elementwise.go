@@ -6,6 +6,7 @@ import (
 
 	"octet/backend"
 	"octet/csrc/libsynapse"
+	"octet/fp8"
 )
 
 // elementwiseKernels are the kernels that compute each element of the output only from
@@ -222,14 +223,35 @@ func (b *builder) sumParts(o *backend.SumParts) error {
 	if n := o.X.Scale; n != nil && n.Elems() != 1 && uint64(n.Elems()) != parts {
 		return b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", o.X, o.X.Block)
 	}
+	if o.Rounded {
+		scale = func(uint64) value { return absent }
+	}
 	var sum value
 	for i := range parts {
 		part := b.dequantized(b.slice(x, 1, i*rows, (i+1)*rows), scale(i))
 		if i > 0 {
 			part = b.add(sum, part)
 		}
-		sum = part
+		if sum = part; o.Each || o.Rounded && i == parts-1 {
+			sum = b.rounded(sum, o.X.DType)
+		}
+	}
+	if o.AtMax != nil {
+		top := b.equal(b.abs(sum), b.constant(o.X.DType.Max()))
+		b.out(o.AtMax, b.add(b.in(o.AtMax), b.overAll("reduce_sum", b.where(top, b.constant(1), b.constant(0)))))
+	}
+	if o.Rounded {
+		sum = b.mul(sum, scales)
 	}
 	b.out(o.Out, sum)
 	return nil
+}
+
+// rounded returns v in F32, rounded to the FP8 format d by a cast there and back.
+func (b *builder) rounded(v value, d fp8.DType) value {
+	if own(b.spec).clip && d == b.spec.E4M3 {
+		v = b.clipped(v, d.Max())
+	}
+	codes := b.nodes("convert_to_fp8_"+v.typ.String(), libsynapse.CastParams(libsynapse.Nearest), outputs(v, false, b.typeOf(d)), v)
+	return b.dequantized(codes[0], absent)
 }

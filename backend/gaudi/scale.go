@@ -114,6 +114,15 @@ func (b *builder) updateScale(o *backend.UpdateScale) error {
 		b.out(o.Seen, b.larger(b.vector(o.Seen), a))
 	}
 	scale, inv, ok := b.scaleFor(a, o.Limit, o.Pow2)
+	if o.Fixed {
+		ok = b.isFinite(a)
+		scale = b.where(ok, b.constant(o.Limit), b.constant(1))
+		inv = b.div(b.constant(1), scale)
+	}
+	if o.Factor != nil {
+		s, i := b.factored(scale, inv, b.vector(o.Factor), o.Pow2)
+		scale, inv = b.where(ok, s, scale), b.where(ok, i, inv)
+	}
 	inv = b.where(b.isFinite(a), inv, b.constant(float32(math.NaN())))
 	for _, f := range []struct {
 		out *backend.Tensor
@@ -125,6 +134,29 @@ func (b *builder) updateScale(o *backend.UpdateScale) error {
 		}
 		b.out(f.out, f.v)
 	}
+	return nil
+}
+
+// factored computes fp8.Factored and its inverse, for {n, 1} scales and factors.
+func (b *builder) factored(scale, inv, factor value, pow2 bool) (value, value) {
+	if !pow2 {
+		scale = b.clamp(b.mul(scale, factor), minScale, maxScale)
+		return scale, b.div(b.constant(1), scale)
+	}
+	fits := b.lessEqual(b.powers(minScale, maxScale, same), b.reshape(factor, 1, factor.elems()))
+	power, below := b.largestPower(fits, minScale, maxScale)
+	power, below = b.reshape(power, scale.sizes...), b.reshape(below, scale.sizes...)
+	return b.clamp(b.mul(scale, power), minScale, maxScale), b.clamp(b.mul(inv, below), minScale, maxScale)
+}
+
+var _ = implement((*builder).stepMu)
+
+func (b *builder) stepMu(o *backend.StepMu) error {
+	mu := b.vector(o.Mu)
+	halved := b.max(b.mul(mu, b.constant(0.5)), b.constant(backend.MinMu))
+	grown := b.min(b.mul(mu, b.constant(backend.MuGrowth)), b.constant(1))
+	next := b.where(b.greater(b.vector(o.AtMax), b.constant(o.Limit)), halved, grown)
+	b.out(o.Mu, b.unless(o.Skip, mu, next))
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/fp8"
 )
 
 // exchange contributes part and returns the parts of all ranks. what describes the collective;
@@ -85,6 +86,10 @@ var _ = implement((*Backend).sumParts)
 
 func (b *Backend) sumParts(o *backend.SumParts) {
 	n := o.Out.Elems()
+	if o.Rounded {
+		b.sumRounded(o)
+		return
+	}
 	var sum []float64
 	for part := range slices.Chunk(b.read(o.X), n) {
 		if sum == nil {
@@ -97,6 +102,47 @@ func (b *Backend) sumParts(o *backend.SumParts) {
 		}
 	}
 	b.store(o.Out, sum)
+}
+
+// sumRounded adds codes, whose sums have X's format.
+func (b *Backend) sumRounded(o *backend.SumParts) {
+	d, n := o.X.DType, o.Out.Elems()
+	codes := b.stored(o.X)
+	sum, atMax := codes[:n:n], 0.0
+	for at := n; at <= len(codes); at += n {
+		last := at == len(codes)
+		for i, x := range sum {
+			if !last {
+				x = b.fp32(x + codes[at+i])
+			}
+			if o.Each || last {
+				x = b.round(d, x, fp8.Saturate, fp8.Nearest, 0)
+			}
+			if sum[i] = x; last && math.Abs(x) == float64(d.Max()) {
+				atMax++
+			}
+		}
+	}
+	for i := range sum {
+		sum[i] *= b.read(o.X.Scale)[0]
+	}
+	b.store(o.Out, sum)
+	if o.AtMax != nil {
+		b.store(o.AtMax, []float64{b.read(o.AtMax)[0] + atMax})
+	}
+}
+
+var _ = implement((*Backend).stepMu)
+
+func (b *Backend) stepMu(o *backend.StepMu) {
+	if b.set(o.Skip) {
+		return
+	}
+	mu, atMax := b.read(o.Mu), b.read(o.AtMax)
+	for i := range mu {
+		mu[i] = float64(o.Next(float32(mu[i]), float32(atMax[i])))
+	}
+	b.store(o.Mu, mu)
 }
 
 // checkShards refuses a whole that is not one shard for each rank.

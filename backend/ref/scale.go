@@ -64,8 +64,9 @@ func (b *Backend) updateScale(o *backend.UpdateScale) {
 		return
 	}
 	scale, inv := b.stored(o.Scale), b.stored(o.ScaleInv)
+	factor := b.readOr(o.Factor, n, 1)
 	for i := range a {
-		if s, sInv, ok := o.Choose(float32(a[i])); ok || !o.Keep {
+		if s, sInv, ok := o.Choose(float32(a[i]), float32(factor[i])); ok || !o.Keep {
 			scale[i], inv[i] = float64(s), float64(sInv)
 		}
 	}

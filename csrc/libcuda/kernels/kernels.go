@@ -28,6 +28,7 @@
 //	push_history        rows and cols are History's
 //	update_scale        rows and cols are History's: window and n
 //	smooth_scale        rows of ChannelMax; rows and cols are SmoothMax's
+//	step_mu             rows is 1; cols the length of Mu
 //	sum, step_gate      rows is 1; cols the length of X, of Amax (0 for nil)
 //	sum_parts           rows and cols are X's; more words: the rows of Out, the rows and cols
 //	                    that share a scale
@@ -236,6 +237,9 @@ var shapes = map[string]shape{
 
 	"update_scale": func(_, cols int) Launches {
 		return Launches{Kernels: []Kernel{flat("update_scale", "scale.cu", ceilDiv(cols, flatThreads))}}
+	},
+	"step_mu": func(_, cols int) Launches {
+		return Launches{Kernels: []Kernel{flat("step_mu", "scale.cu", ceilDiv(cols, flatThreads))}}
 	},
 	"push_history": func(_, cols int) Launches {
 		return Launches{Kernels: []Kernel{flat("push_history", "scale.cu", ceilDiv(cols, flatThreads))}}

@@ -1,4 +1,4 @@
-// update_scale, push_history: a thread per record. magnitudes: a thread per element.
+// update_scale, step_mu, push_history: a thread per record. magnitudes: a thread per element.
 // smooth_scale: one block for all channels.
 #include "smooth.cuh"
 
@@ -11,10 +11,10 @@ __device__ inline u32 window_max(const Tensor &t, i64 rows, i64 col) {
 }
 
 struct UpdateScaleArgs {
-	Tensor history, skip, seen, scale, scale_inv;
+	Tensor history, skip, factor, seen, scale, scale_inv;
 	i64 rows, cols;
 	f64 limit;
-	i64 pow2, keep, outer;
+	i64 pow2, keep, outer, fixed;
 	void *scratch;
 };
 
@@ -41,10 +41,35 @@ KERNEL(update_scale, UpdateScaleArgs, FLAT_THREADS, 1) {
 	Scale s = scale_for(amax, (float)a.limit, a.pow2);
 	if (a.outer)
 		s.scale = outer_scale(amax, (float)a.limit);
+	if (a.fixed && finite(amax)) {
+		s.scale = (float)a.limit;
+		s.ok = true;
+	}
+	if (a.factor.p && s.ok) { // fp8.Factored
+		const float f = a.factor.f32()[i];
+		s.scale = __fmul_rn(s.scale, a.pow2 ? __uint_as_float(__float_as_uint(f) & 0x7f800000u) : f);
+		s.scale = fminf(fmaxf(s.scale, 0x1p-126f), 0x1p126f);
+	}
 	if (s.ok || !a.keep) {
 		a.scale.out()[i] = s.scale;
 		a.scale_inv.out()[i] = finite(amax) ? __fdiv_rn(1.0f, s.scale) : __uint_as_float(0x7fc00000u);
 	}
+}
+
+struct StepMuArgs {
+	Tensor at_max, skip, mu;
+	i64 rows, cols;
+	f64 limit;
+	void *scratch;
+};
+
+KERNEL(step_mu, StepMuArgs, FLAT_THREADS, 1) {
+	const i64 i = (i64)blockIdx.x * FLAT_THREADS + threadIdx.x;
+	if (i >= a.cols || (a.skip.p && *a.skip.i32()))
+		return;
+	float *mu = a.mu.out() + i;
+	const bool halves = a.at_max.f32()[i] > (float)a.limit;
+	*mu = halves ? fmaxf(*mu / 2, 0x1p-126f) : fminf(__fmul_rn(*mu, 0x1.002d72p+0f), 1.0f); // backend.MuGrowth
 }
 
 struct PushHistoryArgs {
