@@ -28,6 +28,10 @@ type Base struct {
 	// until DeclareGrads, and without recipe.Recipe.LossScaling.
 	LossScale *backend.Tensor
 
+	// Mu is the factor of each gradient's scale that ranks share, State F32 [n]; nil unless the
+	// recipe moves it (recipe.AutoMu) and ranks share the optimizer state.
+	Mu *backend.Tensor
+
 	// ParamPrefix precedes the paths of layers in the names of parameters.
 	ParamPrefix string
 	// Shards is the number of ranks that share the optimizer state, see [Param]. With 0 or 1
@@ -39,7 +43,9 @@ type Base struct {
 	mlps       []*MLP
 	embeddings []*Embedding
 	heads      []*Head
-	channels   int // of ChannelMax, while layers are being declared
+	sharing    []*Param        // of Mu and atMax: gradients with a scale of all ranks
+	atMax      *backend.Tensor // Stash F32 [n]: numbers of sums at the largest value, of this step
+	channels   int             // of ChannelMax, while layers are being declared
 }
 
 // NewBase returns a Base without layers. It returns an error for an invalid recipe, and for
@@ -101,7 +107,7 @@ func (b *Base) declaring(name string) {
 
 // Constants yields every persistent tensor of the model, parameters aside, whose
 // initial value is not 0, with that value: scales are 1 until an amax is known, the loss
-// scale is InitialLossScale.
+// scale is InitialLossScale, μ is 1/Shards.
 func (b *Base) Constants() iter.Seq2[*backend.Tensor, float32] {
 	return func(yield func(*backend.Tensor, float32) bool) {
 		list := []*backend.Tensor{b.Scales.one}
@@ -119,7 +125,12 @@ func (b *Base) Constants() iter.Seq2[*backend.Tensor, float32] {
 			}
 		}
 		if b.LossScale != nil {
-			yield(b.LossScale, InitialLossScale)
+			if !yield(b.LossScale, InitialLossScale) {
+				return
+			}
+		}
+		if b.Mu != nil {
+			yield(b.Mu, 1/float32(b.Shards))
 		}
 	}
 }
@@ -147,12 +158,15 @@ func (b *Base) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
 	}
 }
 
-// ClearMaxima zeroes the maxima that the micro-batches of a step accumulate. It starts the
+// ClearMaxima zeroes the maxima and counts that the micro-batches of a step accumulate. It starts the
 // first micro-batch.
 func (b *Base) ClearMaxima(p *Pass) {
 	b.Scales.clear(p.Program, false)
 	if b.ChannelMax != nil {
 		p.Add(&backend.Fill{Out: b.ChannelMax})
+	}
+	if b.atMax != nil {
+		p.Add(&backend.Fill{Out: b.atMax})
 	}
 }
 

@@ -35,7 +35,8 @@ type Param struct {
 	// The tensors that collectives read and write, of which whole and Grad are the first rows
 	// if shards have padding.
 	paddedWhole, paddedGrad *backend.Tensor
-	std                     float64 // standard deviation of the initial values; 0: all ones, a norm's gain
+	mu, atMax               *backend.Tensor // of a gradient whose scale ranks share (shared_scale.go); nil otherwise
+	std                     float64         // standard deviation of the initial values; 0: all ones, a norm's gain
 }
 
 // Elems returns the number of elements of the full tensor.
@@ -129,8 +130,8 @@ func (p *Param) withoutPadding(t *backend.Tensor) *backend.Tensor {
 // comm returns the program, which records nodes as collectives on their own queue.
 func (p *Pass) comm() *backend.Program { return p.Program.Phase(backend.Comm).On(backend.CommQueue) }
 
-// DeclareGrads declares a gradient for every parameter, and the loss scale if the recipe
-// has one. Call it once, before recording backward passes.
+// DeclareGrads declares a gradient for every parameter, and the loss scale and μ if the recipe
+// has them. Call it once, before recording backward passes.
 func (b *Base) DeclareGrads() {
 	if b.Recipe.LossScaling() {
 		b.LossScale = b.Vars.Tensor(backend.State, "loss_scale", fp8.F32, 1)
@@ -142,4 +143,5 @@ func (b *Base) DeclareGrads() {
 			p.Reduced = b.Vars.Tensor(backend.Stash, p.Name+".grad.shard", fp8.F32, p.Master.Shape...)
 		}
 	}
+	b.declareMu()
 }

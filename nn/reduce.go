@@ -3,6 +3,7 @@ package nn
 import (
 	"octet/backend"
 	"octet/fp8"
+	"octet/recipe"
 )
 
 // This file reduces gradients over the ranks.
@@ -42,23 +43,30 @@ func (p *Pass) exchangeCodes(w *Param) {
 		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{c.blockCast(codes)}})
 		q.Add(&backend.AllToAll{X: codes.Scale, Out: parts.Scale})
 	default:
-		cast := p.castCurrent(c, grad, codes)
-		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{cast}})
+		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{p.castCurrent(c, w, codes)}})
+		if parts.Scale = codes.Scale; p.reduce.Scale != recipe.RankScale {
+			break
+		}
 		parts.Block = backend.ScaleBlock{Rows: w.Reduced.Rows()}
 		parts.Scale = p.root.Temp(parts.Name+".scale_inv", fp8.F32, p.Ranks, 1)
 		q.Add(&backend.AllGather{X: codes.Scale, Out: parts.Scale})
 	}
 	q.Add(&backend.AllToAll{X: codes, Out: parts})
-	p.Add(&backend.SumParts{X: parts, Out: w.Reduced})
+	p.Add(&backend.SumParts{
+		X: parts, Out: w.Reduced, AtMax: w.atMax,
+		Rounded: p.reduce.Sum != recipe.SumFP32, Each: p.reduce.Sum == recipe.SumEach,
+	})
 }
 
-// castCurrent appends the ops that choose a scale for t from the amax of x, and returns the
-// cast from x to t.
-func (p *Pass) castCurrent(c Copy, x, t *backend.Tensor) backend.Cast {
+// castCurrent appends the ops that choose a scale for t from the amax of w's gradient, and
+// returns the cast from the gradient to t.
+func (p *Pass) castCurrent(c Copy, w *Param, t *backend.Tensor) backend.Cast {
 	amax := p.root.Temp(t.Name+".amax", fp8.F32, 1)
 	scale := p.root.Temp(t.Name+".scale", fp8.F32, 1)
 	t.Scale = p.root.Temp(t.Name+".scale_inv", fp8.F32, 1)
-	p.Add(&backend.Amax{X: x, Out: amax})
-	p.Add(&backend.UpdateScale{History: amax, Scale: scale, ScaleInv: t.Scale, Limit: c.Limit(), Pow2: c.pow2()})
+	p.Add(&backend.Amax{X: w.paddedGrad, Out: amax})
+	update := &backend.UpdateScale{History: amax, Scale: scale, ScaleInv: t.Scale, Limit: c.Limit(), Pow2: c.pow2()}
+	p.shareScale(update, w)
+	p.Add(update)
 	return backend.Cast{Out: t, Scale: scale}
 }

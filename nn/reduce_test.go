@@ -1,9 +1,11 @@
 package nn
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,9 +21,16 @@ import (
 // reduced runs the reduction of a weight [rows, cols] over ranks with the gradients grads, and
 // returns the rows that each rank receives.
 func reduced(t *testing.T, how recipe.Reduce, rows, cols int, grads [][]float32) [][]float32 {
+	out, _ := reducedWith(t, how, 0, rows, cols, grads)
+	return out
+}
+
+// reducedWith is reduced with a μ, or the initial one if mu is 0, and also returns the number of
+// sums at the largest value if the reduction counts it.
+func reducedWith(t *testing.T, how recipe.Reduce, mu float32, rows, cols int, grads [][]float32) ([][]float32, float32) {
 	t.Helper()
 	n := len(grads)
-	out := make([][]float32, n)
+	out, counts := make([][]float32, n), make([]float32, n)
 	groups := world.Local(n, time.Minute)
 	require.NoError(t, world.Each(groups, func(g *world.Group) error {
 		r, err := recipe.Lookup("bf16")
@@ -51,6 +60,14 @@ func reduced(t *testing.T, how recipe.Reduce, rows, cols int, grads [][]float32)
 		if err != nil {
 			return err
 		}
+		for x, value := range b.Constants() {
+			if x == b.Mu && mu != 0 {
+				value = mu
+			}
+			if err := d.Write(x, fp8.AppendFloats(nil, slices.Repeat([]float32{value}, x.Elems())...)); err != nil {
+				return err
+			}
+		}
 		padded := make([]float32, w.paddedGrad.Elems())
 		copy(padded, grads[g.Rank()])
 		if err := d.Write(w.paddedGrad, fp8.AppendFloats(nil, padded...)); err != nil {
@@ -63,9 +80,18 @@ func reduced(t *testing.T, how recipe.Reduce, rows, cols int, grads [][]float32)
 		out[g.Rank()] = make([]float32, w.Reduced.Elems())
 		err = d.Read(w.Reduced, raw)
 		fp8.F32.Decode(out[g.Rank()], raw)
+		if w.atMax != nil {
+			var count [4]byte
+			err = errors.Join(err, d.Read(w.atMax, count[:]))
+			fp8.F32.Decode(counts[g.Rank():][:1], count[:])
+		}
 		return err
 	}))
-	return out
+	total := float32(0)
+	for _, n := range counts {
+		total += n
+	}
+	return out, total
 }
 
 // ownReduction casts each rank's gradient [rows, cols] with a scale for each width elements

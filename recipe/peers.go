@@ -130,6 +130,25 @@ var peers = []Recipe{
 			Row{GEMM: Wgrad, DType: fp8.BF16},
 			Row{Operand: Weight, Granularity: PerTensor}), History: 16,
 	},
+	fp8LM("fp8-lm-o1", "FP8-LM's level O1: gradients in E4M3 between ranks", "level O1",
+		Optimizer{Master: fp8.F16, M1: fp8.F32, M2: fp8.F32, Pow2: true}),
+	fp8LM("fp8-lm", "FP8-LM's O2, O3: the same, m1 in E4M3, v and master FP16", "levels O2 and O3, which differ "+
+		"in the format of gathered weights: Octet gathers FP8 codes at every level",
+		Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.F16, Pow2: true, Scope: AllMatrices}),
+}
+
+// fp8LM returns FP8-LM's recipe of a level with its optimizer state. The scales of weights
+// are current, those of activations and gradients look back 16 updates.
+func fp8LM(name, summary, level string, state Optimizer) Recipe {
+	return Recipe{
+		Name: name, Summary: summary,
+		Origin: "FP8-LM (arXiv 2310.18313; Azure/MS-AMP), " + level + ". MS-AMP's wgrad gives E4M3; Octet " +
+			"casts the FP32 gradient once, for the wire (train.zero_stage = 1). MS-AMP's code has a constant " +
+			"μ: precision.reduce_scale = rms. Gradients of embedding, head and norms stay FP32.",
+		Compute: fp8.BF16, Optimizer: state, History: 16,
+		Rows:   hybrid(Delayed, nearest, Row{Operand: Weight, Scaling: Current}),
+		Reduce: Reduce{DType: fp8.E4M3, Granularity: PerTensor, Scale: AutoMu, Sum: SumEach},
+	}
 }
 
 func nvfp4Rows(exceptions ...Row) []Row {

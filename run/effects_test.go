@@ -107,6 +107,10 @@ func effects(weights, otherText string) map[string]effect {
 		c.Precision.StateBlock = new(128)
 	}
 	sharing := func(c *train.Config) { c.Train.Ranks, c.Train.ZeroStage = 2, 1 }
+	sharedScale := func(c *train.Config) {
+		sharing(c)
+		c.Recipe = "fp8-lm"
+	}
 	diverging := func(c *train.Config) {
 		c.Optimizer.LR, c.Optimizer.Schedule, c.Optimizer.Warmup, c.Optimizer.Clip = 1e38, "constant", 0, 0
 	}
@@ -184,6 +188,8 @@ func effects(weights, otherText string) map[string]effect {
 			sharing(c)
 			c.Precision.Reduce = "e4m3"
 		}},
+		"precision.reduce_scale":   {see: programs, edit: func(c *train.Config) { c.Precision.ReduceScale = "rms" }, base: sharedScale},
+		"precision.reduce_sum":     {see: programs, edit: func(c *train.Config) { c.Precision.ReduceSum = "once" }, base: sharedScale},
 		"precision.history":        {see: programs, edit: func(c *train.Config) { c.Precision.History = new(32) }, base: delayed},
 		"precision.margin":         {see: programs, edit: func(c *train.Config) { c.Precision.Margin = new(1) }, base: delayed},
 		"precision.weight_margin":  {see: programs, edit: func(c *train.Config) { c.Precision.WeightMargin = new(1) }, base: delayed},

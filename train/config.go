@@ -106,6 +106,8 @@ type Precision struct {
 	FloorV            *bool  `toml:"floor_v,omitempty" doc:"positive second moments do not underflow to 0"`
 	Reduce            string `toml:"reduce,omitempty" doc:"gradients between ranks with zero_stage 1: fp32 bf16 e4m3 e5m2"`
 	ReduceGranularity string `toml:"reduce_granularity,omitempty" doc:"of their scales: tensor row 1x128"`
+	ReduceScale       string `toml:"reduce_scale,omitempty" doc:"each rank's own: rank; one of all ranks: auto rms pre post"`
+	ReduceSum         string `toml:"reduce_sum,omitempty" doc:"their sum: fp32, or in their format, rounded once or each"`
 	History           *int   `toml:"history,omitempty" doc:"amax history window of delayed scales, in updates"`
 	Margin            *int   `toml:"margin,omitempty" doc:"binades that delayed scales of inputs keep free"`
 	WeightMargin      *int   `toml:"weight_margin,omitempty" doc:"the same for weights"`

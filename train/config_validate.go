@@ -317,6 +317,12 @@ func (v *validator) reduce(p Precision) {
 		err = recipe.Reduce{DType: fp8.E4M3, Granularity: g}.Validate()
 	}
 	v.parsed("precision.reduce_granularity", err)
+	if p.ReduceScale != "" {
+		v.oneOf("precision.reduce_scale", p.ReduceScale, recipe.ReduceScales())
+	}
+	if p.ReduceSum != "" {
+		v.oneOf("precision.reduce_sum", p.ReduceSum, recipe.ReduceSums())
+	}
 }
 
 func (v *validator) row(at string, r PrecisionRow) {

@@ -74,6 +74,9 @@ func TestMicroBatchesChangeNoState(t *testing.T) {
 		for _, accumulate := range []int{1, 3} {
 			c := small(t, name)
 			c.Train.Accumulate, c.Train.Ranks = accumulate, 2
+			if r, err := recipe.Lookup(name); err == nil && !r.Reduce.FP32() {
+				c.Train.ZeroStage = 1
+			}
 			j, err := NewJob(c, specOf(t, "emu"))
 			require.NoError(t, err, name)
 			require.Len(t, j.Micro, accumulate)

@@ -151,6 +151,7 @@ func (o *AdamW) constants() iter.Seq2[*backend.Tensor, float32] {
 func (o *AdamW) Update(p *nn.Pass) {
 	o.record(p.Program, p.Control)
 	o.model.UpdateScales(p.Program, o.Skip)
+	o.model.StepMu(p, o.Skip)
 	o.model.CastWeights(p)
 }
 

@@ -50,6 +50,7 @@ func Choices(r recipe.Recipe) RecipeChoices {
 			StatePow2: &r.Optimizer.Pow2, StateBlock: &r.Optimizer.Block, StateExpand: &r.Optimizer.Expand, StateFlat: &r.Optimizer.Flat,
 			StateScope: r.Optimizer.Scope.String(), FloorV: &r.Optimizer.FloorV,
 			Reduce: reduce.DType.String(), ReduceGranularity: cmp.Or(reduce.Granularity, recipe.By(1, 128)).String(),
+			ReduceScale: r.Reduce.Scale.String(), ReduceSum: r.Reduce.Sum.String(),
 			History: &r.History, Margin: &r.Margin, WeightMargin: &r.WeightMargin, GradMargin: &r.GradMargin,
 			ColdStart: &r.ColdStart,
 			Smooth:    r.Smooth.Form.String(), SmoothExact: &r.Smooth.Exact,
@@ -240,6 +241,16 @@ func (c Config) overrideReduce(r *recipe.Reduce) (err error) {
 	if c.Precision.ReduceGranularity != "" {
 		if r.Granularity, err = recipe.ParseGranularity(c.Precision.ReduceGranularity); err != nil {
 			return fmt.Errorf("precision.reduce_granularity: %w", err)
+		}
+	}
+	if c.Precision.ReduceScale != "" {
+		if r.Scale, err = recipe.ParseReduceScale(c.Precision.ReduceScale); err != nil {
+			return fmt.Errorf("precision.reduce_scale: %w", err)
+		}
+	}
+	if c.Precision.ReduceSum != "" {
+		if r.Sum, err = recipe.ParseReduceSum(c.Precision.ReduceSum); err != nil {
+			return fmt.Errorf("precision.reduce_sum: %w", err)
 		}
 	}
 	return nil

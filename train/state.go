@@ -122,6 +122,9 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		if s.Class != backend.State || done[s] {
 			continue
 		}
+		if _, stored := c.Optimizer.Lookup(s.Name); s == t.Model.Mu && !stored {
+			continue // the run that wrote the checkpoint shared no scale: μ starts anew
+		}
 		raw, err := t.storedRows(c.Optimizer, s.Name, s)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Path, err)

@@ -40,7 +40,8 @@ type planned struct {
 	MemoryBytes   int64            `json:"memory_bytes"` // of one rank
 	FLOPsPerToken float64          `json:"flops_per_token"`
 	TokensPerStep int64            `json:"tokens_per_step"`
-	Exchanges     []train.Exchange `json:"exchanges,omitempty"` // between ranks
+	Exchanges     []train.Exchange `json:"exchanges,omitempty"`  // between ranks
+	SentBytes     int64            `json:"sent_bytes,omitempty"` // by a rank in a step
 	Programs      []programReport  `json:"programs"`
 }
 
@@ -118,7 +119,7 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, 
 		Recipe: job.Recipe.Name, Notes: job.Notes, Backend: spec.Backend, Groups: job.ParamGroups(),
 		Memory:        memory,
 		FLOPsPerToken: job.FLOPsPerToken(), TokensPerStep: job.TokensPerStep(),
-		Exchanges: job.Exchanges(),
+		Exchanges: job.Exchanges(), SentBytes: job.SentBytes(),
 	}
 	if len(job.Phases) > 1 {
 		for _, phase := range job.Phases {
