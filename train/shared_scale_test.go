@@ -109,7 +109,7 @@ func TestOneRankHasNoWire(t *testing.T) {
 // 47 % less than with both in BF16. The rest is mostly the embedding and the head in FP32, a larger
 // share of smaller models. go test -v -run TestBytesOfTheWire ./train
 func TestBytesOfTheWire(t *testing.T) {
-	for preset, want := range map[string][2]float64{"tiny": {.60, .43}, "small": {.51, .33}, "llama2-7b": {.641, .471}} {
+	for preset, want := range map[string][2]float64{"tiny": {.60, .43}, "small": {.51, .346}, "llama2-7b": {.641, .471}} {
 		sent := func(recipe, reduce string) float64 {
 			c, err := Preset(preset)
 			require.NoError(t, err)

@@ -90,7 +90,7 @@ func (s *suite) sumParts() {
 // sums saturate. One case holds a NaN.
 func (s *suite) roundedSums() {
 	for _, parts := range []int{1, 2, 8} {
-		for _, d := range []fp8.DType{fp8.E4M3, fp8.E5M2} {
+		for _, d := range fp8Formats {
 			for _, each := range []bool{false, true} {
 				for _, cols := range []int{36, 40} {
 					s.add(func(b *fixture) {
