@@ -184,11 +184,15 @@ func TestReducedCodesOfZeros(t *testing.T) {
 
 func TestReduceIsValidated(t *testing.T) {
 	for text, r := range map[string]recipe.Reduce{
-		"gradients do not travel in fp16":                 {DType: fp8.F16},
-		"gradients do not travel in e2m1":                 {DType: fp8.E2M1},
-		"gradients do not travel in e8m0":                 {DType: fp8.E8M0},
-		"gradients do not travel in int8":                 {DType: fp8.INT8},
-		"gradients do not travel with scales for 128x128": {DType: fp8.E4M3, Granularity: recipe.By(128, 128)},
+		"gradients do not travel in fp16":                                                                             {DType: fp8.F16},
+		"gradients do not travel in e2m1":                                                                             {DType: fp8.E2M1},
+		"gradients do not travel in e8m0":                                                                             {DType: fp8.E8M0},
+		"gradients do not travel in int8":                                                                             {DType: fp8.INT8},
+		"gradients do not travel with scales for 128x128":                                                             {DType: fp8.E4M3, Granularity: recipe.By(128, 128)},
+		`reduce_scale = "auto" scales formats of eight bits, but gradients travel in fp32`:                            {Scale: recipe.AutoMu, Sum: recipe.SumEach},
+		`reduce_scale = "pre" is one scale for a tensor (use reduce_granularity = "tensor" instead of "1x128"`:        {DType: fp8.E4M3, Scale: recipe.PreScale},
+		`reduce_sum = "once" rounds sums to codes, for which all ranks need one scale (use reduce_scale = "auto", or`: {DType: fp8.E4M3, Sum: recipe.SumOnce},
+		`reduce_scale = "auto" counts the sums that saturate, but with reduce_sum = "fp32" none does`:                 wire(recipe.AutoMu, recipe.SumFP32),
 	} {
 		require.ErrorContains(t, r.Validate(), text)
 	}

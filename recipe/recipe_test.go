@@ -284,6 +284,16 @@ func TestParseIsTheInverseOfString(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, x, got)
 	}
+	for x := RankScale; x <= PostScale; x++ {
+		got, err := ParseReduceScale(x.String())
+		require.NoError(t, err)
+		require.Equal(t, x, got)
+	}
+	for x := SumFP32; x <= SumEach; x++ {
+		got, err := ParseReduceSum(x.String())
+		require.NoError(t, err)
+		require.Equal(t, x, got)
+	}
 	_, err := ParseScaling("sometimes")
 	require.ErrorContains(t, err, "unit, current, delayed")
 	for _, bad := range []string{"column", "1x", "0x32", "1x0", "x", "1x32x2", "-1x1"} {

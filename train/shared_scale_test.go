@@ -3,6 +3,7 @@ package train
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,15 +28,17 @@ func TestMuFollowsSaturation(t *testing.T) {
 	}
 	halved, grown := 0, 0
 	for step := range 6 {
-		if step == 3 { // no room for sums
-			var ones []byte
+		if step == 3 || step == 5 { // no room for sums, then room for all
+			var raw []byte
 			for i := range mu {
-				mu[i], ones = 1, fp8.AppendFloats(ones, 1)
+				mu[i] = 1 - .75*float64(step/5)
+				raw = fp8.AppendFloats(raw, float32(mu[i]))
 			}
-			require.NoError(t, tr.write(tr.Vars.Lookup("reduce.mu"), ones))
+			require.NoError(t, tr.write(tr.Vars.Lookup("reduce.mu"), raw))
 		}
 		steps(t, tr, 1)
 		counts := values(t, tr.Trainer, tr.Vars.Lookup("reduce.at_max"))
+		require.Equal(t, step == 3 || step == 4, slices.Max(counts) > 0, "step %d: counts are of one step", step+1)
 		for i := range mu {
 			// The weights of small have fewer than 1e5 elements: one sum is too many.
 			if counts[i] > 0 {
