@@ -53,11 +53,12 @@ func TestRanksAgreeWithEmu(t *testing.T) {
 }
 
 // Ranks that exchange gradients as codes agree with emu. With a scale for each block of a row,
-// with one for each tensor, and in BF16, whose sums are in order of rank, too.
+// with one for each tensor, and in BF16, whose sums are in order of rank, too; and with one scale
+// for all ranks and rounded sums.
 func TestRanksExchangeGradientCodes(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "3")
-	for _, p := range []train.Precision{{Reduce: "e4m3"}, {Reduce: "e5m2", ReduceGranularity: "tensor"}, {Reduce: "bf16"}} {
+	for _, p := range []train.Precision{{Reduce: "e4m3"}, {Reduce: "e5m2", ReduceGranularity: "tensor"}, {Reduce: "bf16"}, {Reduce: "e4m3", ReduceGranularity: "tensor", ReduceScale: "auto", ReduceSum: "each"}} {
 		for _, ranks := range []int{2, 3} {
 			c := small("fp8-delayed")
 			c.Precision, c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks, c.Train.ZeroStage = p, 1, 0, ranks, 1

@@ -268,8 +268,8 @@ func TestShardsWithPadding(t *testing.T) {
 	})
 }
 
-// Ranks exchange gradients as codes with one scale for each rank, and add them in order: all
-// have the same losses, near those with gradients in FP32.
+// Ranks exchange gradients as codes with one scale for each rank, or one of all ranks and rounded
+// sums, and add them in order: all have the same losses, near those with gradients in FP32.
 func TestRanksExchangeGradientCodes(t *testing.T) {
 	inRanks(t, "gaudi2", 2, func(t *testing.T, g *world.Group) {
 		run := func(p train.Precision) []train.StepResult {
@@ -281,7 +281,7 @@ func TestRanksExchangeGradientCodes(t *testing.T) {
 			return list
 		}
 		want := run(train.Precision{})
-		for _, p := range []train.Precision{{Reduce: "e4m3", ReduceGranularity: "tensor"}, {Reduce: "e5m2", ReduceGranularity: "tensor"}, {Reduce: "bf16"}} {
+		for _, p := range []train.Precision{{Reduce: "e4m3", ReduceGranularity: "tensor"}, {Reduce: "e5m2", ReduceGranularity: "tensor"}, {Reduce: "bf16"}, {Reduce: "e4m3", ReduceGranularity: "tensor", ReduceScale: "auto", ReduceSum: "each"}} {
 			got := run(p)
 			require.NotEqual(t, want[3].Loss, got[3].Loss)
 			for i := range want {
