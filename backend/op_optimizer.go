@@ -7,9 +7,10 @@ import (
 )
 
 // SumSquares is Out = Σ over all tensors of Σ X²: the gradient norm, squared. With InverseNorm
-// it is 1/√Σ, which is 1 for zeros: the scale_inv that reads X as a tensor of norm 1.
+// it is 1/√Σ, which is 1 for zeros: the scale_inv that reads X as a tensor of norm 1. A gradient has
+// one of the formats of AdamW.Grad.
 type SumSquares struct {
-	X   []*Tensor `op:"in"` // F32
+	X   []*Tensor `op:"in"`
 	Out *Tensor   `op:"out"`
 
 	InverseNorm bool
@@ -18,8 +19,7 @@ type SumSquares struct {
 func (o *SumSquares) check() error {
 	var c checker
 	for _, x := range o.X {
-		c.dtype("X", x, fp8.F32)
-		c.unscaled("X", x)
+		c.gradient("X", x)
 	}
 	c.scalar("Out", o.Out)
 	return c.err
@@ -92,7 +92,8 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 
 // AdamW updates lists of tensors; the entries with one index belong together. Master
 // and moments may be F32 or BF16, or F16 with a scale, moments also FP8. MasterScale,
-// M1Scale and M2Scale list their scales (nil for F32 and BF16). With g = Coef·Grad + L2·p:
+// M1Scale and M2Scale list their scales (nil for F32 and BF16). A gradient has the formats of a
+// moment and one scale. With g = Coef·Grad + L2·p:
 //
 //	m = β1·m + (1−β1)·g       v = β2·v + (1−β2)·g²
 //	p = p·(1 − lr·WeightDecay) − step(m, v)          see EpsForm; t is Step
@@ -124,7 +125,7 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 // 3i+k of Amaxes is the amax of tensor i's master (k = 0), first (1) or second moment
 // (2), if that has one scale. All else in Amaxes is undefined.
 type AdamW struct {
-	Grad        []*Tensor `op:"in"`                // F32
+	Grad        []*Tensor `op:"in"`                // F32, BF16, F16, E4M3, E4M3IEEE or E5M2
 	Master      []*Tensor `op:"inout,in=AmaxOnly"` // F32 or BF16, or F16 with a scale
 	M1          []*Tensor `op:"inout,in=AmaxOnly"` // F32, BF16, F16, E4M3, E4M3IEEE or E5M2
 	M2          []*Tensor `op:"inout,in=AmaxOnly"`

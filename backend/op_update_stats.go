@@ -21,7 +21,7 @@ import (
 // If each tensor is one of Parts equal parts of a larger tensor, MeanSquares is this part's share:
 // the sum over the ranks is the mean of the whole. Largest takes their maximum.
 type UpdateStats struct {
-	Grad   []*Tensor `op:"in"` // F32
+	Grad   []*Tensor `op:"in"`
 	Master []*Tensor `op:"in"`
 	M1     []*Tensor `op:"in"`
 	M2     []*Tensor `op:"in"`
@@ -67,14 +67,26 @@ func (c *checker) moments(grad, master, m1, m2 []*Tensor) {
 		return
 	}
 	for i, g := range grad {
-		c.dtype("Grad", g, fp8.F32)
-		c.unscaled("Grad", g)
+		c.gradient("Grad", g)
 		c.wide("Master", master[i])
 		c.that(master[i].Block == PerTensor, "Master is %s with blocks of %s: only moments take block scales", master[i], master[i].Block)
 		c.state("Master", master[i], g)
 		c.state("M1", m1[i], g)
 		c.state("M2", m2[i], g)
 	}
+}
+
+// gradient checks a gradient, which NaN must reach and which has one scale at most.
+func (c *checker) gradient(name string, g *Tensor) {
+	c.that(g.DType.HoldsMoments(), "%s is %s, expected a floating-point format that has NaN", name, g)
+	c.hasScale(name, g)
+	c.that(g.Block == PerTensor, "%s is %s with blocks of %s: a gradient takes one scale", name, g, g.Block)
+}
+
+// hasScale checks that a gradient or an optimizer state t has a scale if and only if its format takes one.
+func (c *checker) hasScale(name string, t *Tensor) {
+	plain := t.DType == fp8.F32 || t.DType == fp8.BF16
+	c.that(plain == (t.Scale == nil), "%s is %s: F32 and BF16 take no scale, every other format needs one", name, t)
 }
 
 // state checks a master weight or a moment t with gradient g.
@@ -88,11 +100,10 @@ func (c *checker) state(name string, t, g *Tensor) {
 // stored checks the size and the scales of an optimizer state t that x updates.
 func (c *checker) stored(name string, t *Tensor, from string, x *Tensor) {
 	c.that(t.Elems() == x.Elems() && t.Contiguous(), "%s is %s, %s is %s", name, t, from, x)
-	plain := t.DType == fp8.F32 || t.DType == fp8.BF16
-	c.that(plain == (t.Scale == nil), "%s is %s: F32 and BF16 take no scale, every other format needs one", name, t)
+	c.hasScale(name, t)
 	if t.Block != PerTensor {
 		c.that(t.Block.Rows == 1 && t.Block.Cols > 0, "%s is %s with blocks of %s, expected blocks within a row (1xN)", name, t, t.Block)
-		c.that(!plain, "%s is %s with blocks of %s, but has no scale", name, t, t.Block)
+		c.that(t.Scale != nil, "%s is %s with blocks of %s, but has no scale", name, t, t.Block)
 	}
 }
 

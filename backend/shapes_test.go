@@ -220,7 +220,7 @@ func TestShapeErrors(t *testing.T) {
 			return &backend.CrossEntropy{Logits: logits, Targets: targets, Loss: m.f(2), Valid: 4}
 		}},
 		{"sum: X is t1:fp32[3] with a scale", func(m *maker) backend.Op { return &backend.Sum{X: m.scaled(3), Out: m.f(1)} }},
-		{"sumsquares: X is t1:fp32[3] with a scale", func(m *maker) backend.Op {
+		{"sumsquares: X is t1:fp32[3]: F32 and BF16 take no scale", func(m *maker) backend.Op {
 			return &backend.SumSquares{X: []*backend.Tensor{m.scaled(3)}, Out: m.f(1)}
 		}},
 		{"fill: Out is t1:fp32[3] with a scale", func(m *maker) backend.Op { return &backend.Fill{Out: m.scaled(3)} }},
@@ -251,7 +251,7 @@ func TestShapeErrors(t *testing.T) {
 		{"smoothscale: ChannelMax is t2:fp32[3] with a scale", func(m *maker) backend.Op {
 			return &backend.SmoothScale{SmoothMax: m.f(3), ChannelMax: m.scaled(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3)}
 		}},
-		{"adamw: Grad is t1:fp32[6] with a scale", func(m *maker) backend.Op {
+		{"adamw: Grad is t1:fp32[6]: F32 and BF16 take no scale", func(m *maker) backend.Op {
 			g := m.scaled(6)
 			o := m.adamW()
 			o.Grad[0] = g
@@ -385,8 +385,8 @@ func TestShapeErrors(t *testing.T) {
 			return &backend.CrossEntropy{Logits: m.f(2, 8), Targets: m.i(2), Loss: m.f(2), DLogits: m.f(2, 8), Valid: 8}
 		}},
 		{"sum: Out is t2:fp32[2], expected fp32[1]", func(m *maker) backend.Op { return &backend.Sum{X: m.f(2), Out: m.f(2)} }},
-		{"sumsquares: X is t1:bf16[2], expected one of", func(m *maker) backend.Op {
-			return &backend.SumSquares{X: []*backend.Tensor{m.b(2)}, Out: m.f(1)}
+		{"sumsquares: X is t1:i32[2], expected a floating-point format", func(m *maker) backend.Op {
+			return &backend.SumSquares{X: []*backend.Tensor{m.i(2)}, Out: m.f(1)}
 		}},
 		{"stepgate: Clip is -1, expected 0 (off) or more", func(m *maker) backend.Op {
 			return &backend.StepGate{SumSquares: m.f(1), Step: m.i(1), GradNorm: m.f(1), Coef: m.f(1), Skip: m.i(1), Clip: -1}
@@ -429,6 +429,16 @@ func TestShapeErrors(t *testing.T) {
 			op := m.adamW()
 			op.M2[0] = m.blocked(backend.ScaleBlock{Rows: 1, Cols: 3}, 2, 3)
 			op.M2Scale[0] = op.M2[0].Scale
+			return op
+		}},
+		{"adamw: Grad is t13:e8m0[6], expected a floating-point format that has NaN", func(m *maker) backend.Op {
+			op := m.adamW()
+			op.Grad[0] = m.vars.Tensor(backend.Stash, "t13", fp8.E8M0, 6)
+			return op
+		}},
+		{"with blocks of 1x3: a gradient takes one scale", func(m *maker) backend.Op {
+			op := m.adamW()
+			op.Grad[0] = m.blocked(backend.ScaleBlock{Rows: 1, Cols: 3}, 2, 3)
 			return op
 		}},
 		{"Amaxes is", func(m *maker) backend.Op {

@@ -151,6 +151,7 @@ func (s *suite) adamW() {
 	s.adamWL2()
 	s.updateStats()
 	s.linearUpdate()
+	s.gradientFormats()
 }
 
 // adamWExpanded has expanded moments, twice: the second update decodes what the first stored.

@@ -158,7 +158,7 @@ var _ = implement((*binder).sumSquares)
 func (b *binder) sumSquares(o *backend.SumSquares) ([]call, error) {
 	var list []kernels.Square
 	for _, x := range o.X {
-		list = append(list, kernels.Square{Address: b.address(x), LD: x.LD, Rows: x.Rows(), Cols: x.Cols()})
+		list = append(list, kernels.Square{Address: b.address(x), ScaleInv: b.of(x.Scale), Format: formats[x.DType], LD: x.LD, Rows: x.Rows(), Cols: x.Cols()})
 	}
 	table, chunks, l := kernels.SquareTable(list)
 	args := []uint64{b.table(table), uint64(len(list)), uint64(chunks)}
@@ -227,7 +227,10 @@ func (b *binder) overTable(o backend.Op, table []uint64, tensors, chunks int, l 
 // adams returns the entries of AdamW's table.
 func (b *binder) adams(n *backend.Node, grad, master, m1, m2 []*backend.Tensor) (list []kernels.Adam, err error) {
 	for i, g := range grad {
-		p := kernels.Adam{Grad: b.address(g), LD: g.LD, Rows: g.Rows(), Cols: g.Cols()}
+		p := kernels.Adam{
+			Grad: b.address(g), GradScaleInv: b.of(g.Scale), GradFormat: formats[g.DType],
+			LD: g.LD, Rows: g.Rows(), Cols: g.Cols(),
+		}
 		for j, t := range []*backend.Tensor{master[i], m1[i], m2[i]} {
 			if t.Scale != nil && t.Scale.DType != fp8.F32 {
 				return nil, unsupported(n, "the scale of %s is %s, moments need FP32 scales", t, t.Scale)

@@ -60,9 +60,9 @@ type AdamW struct {
 
 // Param is a parameter with its gradient.
 type Param struct {
-	Grad    memory.Matrix // F32
-	Extents *Extents      // of Grad; nil: none. A matrix with gaps between its rows has none
-	States  [3]State      // master, first and second moment; those with a Block have Grad's shape
+	Grad    memory.Matrix
+	Extents *Extents // of Grad; nil: none. A matrix with gaps between its rows has none
+	States  [3]State // master, first and second moment; those with a Block have Grad's shape
 
 	codes *codes     // nil if the formats of the states have no codes path
 	keep  uint32     // simd.AdamW.Keep

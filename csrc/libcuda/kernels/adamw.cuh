@@ -15,7 +15,9 @@ struct AdamState {
 };
 
 struct Adam {
-	const float *grad;
+	const void *grad;
+	const float *grad_scale; // scale_inv; null is 1
+	i64 grad_format;
 	i64 ld, rows, cols;
 	i64 first, span; // the first chunk, and the columns per chunk
 	AdamState state[3]; // master, first and second moment
@@ -166,7 +168,8 @@ struct Elements {
 __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, const float scale[3], float x[3][8],
 			      const float *const expansion[3] = nullptr, float *gradient = nullptr) {
 	float g[8], direction[8];
-	decode8<F32>(e.grad, g);
+	const float grad_scale = t.grad_scale ? __ldg(t.grad_scale) : 1.0f;
+	decode8((int)t.grad_format, e.grad, g);
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
 		decode8((int)t.state[k].format, e.state[k], x[k]);
@@ -182,7 +185,7 @@ __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, c
 	}
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
-		float scaled = __fmul_rn(g[i], r.coef);
+		float scaled = __fmul_rn(__fmul_rn(g[i], grad_scale), r.coef);
 		if (r.l2 != 0.0f) // else -0 stays
 			scaled = __fadd_rn(scaled, __fmul_rn(r.l2, x[0][i]));
 		if (gradient)
@@ -202,7 +205,7 @@ __device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, in
 	Elements e;
 	float scale[3];
 	const float *expansion[3];
-	e.grad = fetch8<true>(t.grad, row * t.ld + col, 4, n);
+	e.grad = fetch8<true>(t.grad, row * t.ld + col, size_of((int)t.grad_format), n);
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
 		const AdamState &s = t.state[k];
@@ -217,14 +220,15 @@ __device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, in
 // Quick is a chunk in aligned vectors of eight, each state with at most one scale: the
 // common case.
 struct Quick {
-	const float *grad;
+	const u8 *grad;
 	u8 *p[3];
 	float scale[3];
 	bool sound;
 
 	__device__ Quick(const Adam &t, const Chunk &c) {
-		grad = t.grad + c.row * t.ld + c.from;
-		sound = aligned(grad, 16);
+		const int grad_size = size_of((int)t.grad_format);
+		grad = (const u8 *)t.grad + (c.row * t.ld + c.from) * grad_size;
+		sound = aligned(grad, min(8 * grad_size, 16));
 #pragma unroll
 		for (int k = 0; k < 3; k++) {
 			const AdamState &s = t.state[k];
@@ -236,7 +240,8 @@ struct Quick {
 	}
 	__device__ void update(const Adam &t, const Rule &r, int at, float x[3][8]) const {
 		Elements e;
-		e.grad = vector8<true>(grad + at, 4);
+		const int grad_size = size_of((int)t.grad_format);
+		e.grad = vector8<true>(grad + (u32)at * grad_size, grad_size);
 #pragma unroll
 		for (int k = 0; k < 3; k++) {
 			const int size = size_of((int)t.state[k].format);

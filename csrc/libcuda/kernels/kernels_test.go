@@ -125,10 +125,10 @@ func TestOf(t *testing.T) {
 
 func TestTables(t *testing.T) {
 	table, chunks, l := SquareTable([]Square{
-		{Address: 256, LD: 10, Rows: 4000, Cols: 10},    // without gaps: one row of three chunks
-		{Address: 512, LD: 20000, Rows: 2, Cols: 17000}, // two chunks to a row
+		{Address: 256, Format: F32, LD: 10, Rows: 4000, Cols: 10},                  // without gaps: one row of three chunks
+		{Address: 512, ScaleInv: 9, Format: E4M3, LD: 20000, Rows: 2, Cols: 17000}, // two chunks to a row
 	})
-	require.Equal(t, []uint64{256, 40000, 1, 40000, 0, 512, 20000, 2, 17000, 3}, table)
+	require.Equal(t, []uint64{256, 0, uint64(F32), 40000, 1, 40000, 0, 512, 9, uint64(E4M3), 20000, 2, 17000, 3}, table)
 	require.Equal(t, 7, chunks)
 	require.Equal(t, 7, l.Kernels[0].Grid[0])
 	require.EqualValues(t, 56, l.Scratch)
@@ -137,13 +137,13 @@ func TestTables(t *testing.T) {
 	blocked := moment
 	blocked.Block, blocked.Expand = 256, true
 	table, chunks, _, err := AdamTable([]Adam{
-		{Grad: 5, LD: 100, Rows: 30, Cols: 100, State: [3]AdamState{moment, moment, moment}},
+		{Grad: 5, GradScaleInv: 7, GradFormat: E4M3, LD: 100, Rows: 30, Cols: 100, State: [3]AdamState{moment, moment, moment}},
 		{Grad: 6, LD: 300, Rows: 30, Cols: 300, State: [3]AdamState{moment, moment, blocked}},
 	}, true, true)
 	require.NoError(t, err)
-	require.Equal(t, []uint64{5, 3000, 1, 3000, 0, 8192}, table[:6])
-	require.Equal(t, []uint64{6, 300, 30, 300, 1, 8192}, table[24:30])
-	require.Equal(t, []uint64{1, 2, uint64(E4M3), 256, 1, 3}, table[42:])
+	require.Equal(t, []uint64{5, 7, uint64(E4M3), 3000, 1, 3000, 0, 8192}, table[:8])
+	require.Equal(t, []uint64{6, 0, uint64(F32), 300, 30, 300, 1, 8192}, table[26:34])
+	require.Equal(t, []uint64{1, 2, uint64(E4M3), 256, 1, 3}, table[46:])
 	require.Equal(t, 1+30, chunks)
 	for _, pass := range []struct {
 		find, store bool

@@ -5,8 +5,9 @@
 const int SQUARE_ELEMS = 16384;
 
 struct Square {
-	const float *x;
-	i64 ld, rows, cols, first;
+	const void *x;
+	const float *scale_inv; // null is 1
+	i64 format, ld, rows, cols, first;
 };
 
 struct SumSquaresArgs {
@@ -22,15 +23,17 @@ KERNEL(sum_squares, SumSquaresArgs, FLAT_THREADS, 1) {
 	const Square &s = a.list[index_of(a.list, a.n, blockIdx.x)];
 	const i64 across = (s.cols + SQUARE_ELEMS - 1) / SQUARE_ELEMS, chunk = blockIdx.x - s.first;
 	const i64 row = chunk / across, from = chunk % across * SQUARE_ELEMS, end = min(s.cols, from + SQUARE_ELEMS);
-	const Tensor x = {(void *)s.x, s.ld, F32, nullptr};
+	const float scale = s.scale_inv ? *s.scale_inv : 1.0f;
 	double sum = 0;
 #pragma unroll 2
 	for (i64 col = from + threadIdx.x * 8; col < end; col += FLAT_THREADS * 8) {
 		float v[8], squares = 0.0f;
-		load8(x, row, col, (int)min(8ll, end - col), v);
+		decode8((int)s.format, fetch8<true>(s.x, row * s.ld + col, size_of((int)s.format), (int)min(8ll, end - col)), v);
 #pragma unroll
-		for (int i = 0; i < 8; i++)
+		for (int i = 0; i < 8; i++) {
+			v[i] = __fmul_rn(v[i], scale);
 			squares += v[i] * v[i];
+		}
 		sum += (double)squares;
 	}
 	sum = block_sum(sum);

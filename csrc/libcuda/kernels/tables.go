@@ -6,10 +6,11 @@ import "fmt"
 // memory, written once when the program is loaded, describes the tensors. Each tensor is
 // split into chunks, one per thread block.
 
-// Square is a tensor of SumSquares: F32, rows LD elements apart.
+// Square is a tensor of SumSquares, rows LD elements apart.
 type Square struct {
-	Address        uint64
-	LD, Rows, Cols int
+	Address, ScaleInv uint64 // ScaleInv is 0 for F32 and BF16
+	Format            Format
+	LD, Rows, Cols    int
 }
 
 // SquareTable returns the table of op sum_squares, and its launches. The words of its
@@ -20,7 +21,7 @@ func SquareTable(list []Square) (table []uint64, chunks int, l Launches) {
 		if t.LD == t.Cols {
 			t.Rows, t.Cols, t.LD = 1, t.Rows*t.Cols, t.Rows*t.Cols
 		}
-		table = append(table, t.Address, uint64(t.LD), uint64(t.Rows), uint64(t.Cols), uint64(chunks))
+		table = append(table, t.Address, t.ScaleInv, uint64(t.Format), uint64(t.LD), uint64(t.Rows), uint64(t.Cols), uint64(chunks))
 		chunks += t.Rows * ceilDiv(t.Cols, squareElems)
 	}
 	return table, chunks, Launches{[]Kernel{
@@ -39,10 +40,11 @@ type AdamState struct {
 
 // Adam is a parameter of AdamW.
 type Adam struct {
-	Grad       uint64
-	LD         int // of Grad
-	Rows, Cols int
-	State      [3]AdamState // master, first and second moment
+	Grad, GradScaleInv uint64 // GradScaleInv is 0 for F32 and BF16
+	GradFormat         Format
+	LD                 int // of Grad
+	Rows, Cols         int
+	State              [3]AdamState // master, first and second moment
 }
 
 // AdamTable returns the table of op adamw, and its launches: the pass that computes
@@ -60,7 +62,7 @@ func AdamTable(list []Adam, find, store bool) (table []uint64, chunks int, l Lau
 		case t.LD == t.Cols:
 			t.Rows, t.Cols, t.LD = 1, t.Rows*t.Cols, t.Rows*t.Cols
 		}
-		table = append(table, t.Grad, uint64(t.LD), uint64(t.Rows), uint64(t.Cols), uint64(chunks), uint64(span))
+		table = append(table, t.Grad, t.GradScaleInv, uint64(t.GradFormat), uint64(t.LD), uint64(t.Rows), uint64(t.Cols), uint64(chunks), uint64(span))
 		for _, s := range t.State {
 			expand := uint64(0)
 			if s.Expand {
