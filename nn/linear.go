@@ -52,7 +52,8 @@ import (
 // The GEMM sums in FP32 (fprop in the matrix unit's own accumulator, [backend.Fast]) and
 // multiplies the sum by both scale_inv. If scales change along K, it multiplies each partial
 // sum instead. y is stored in the compute format; dx too, or in FP32 where several layers
-// add to it; dW in FP32, into which every micro-batch accumulates.
+// add to it; dW in FP32, into which every micro-batch accumulates, unless the recipe stores it
+// in fewer bits between micro-batches (grad.go).
 type Linear struct {
 	recipe.Layer
 	weight *Param
@@ -260,11 +261,12 @@ func (l *Linear) dgradOf(p *Pass, dy *Value, w, dx *backend.Tensor, accumulate b
 // Wgrad appends dW = dyᵀ·x into the weight's gradient. Unless nil, colScale
 // multiplies the columns of dyᵀ·x.
 func (l *Linear) Wgrad(p *Pass, x, dy *Value, colScale *backend.Tensor) {
+	sum := l.openGrad(p)
 	p.named(l.Scope).Add(&backend.MatMul{
 		A: dy.As(l.wgrad.a), B: x.As(l.wgrad.b), TransA: true,
-		ColScale: colScale, Out: l.weight.Grad, Accumulate: !p.First,
+		ColScale: colScale, Out: sum, Accumulate: !p.First,
 	})
-	p.complete(l.weight)
+	l.closeGrad(p, sum)
 }
 
 // named returns the program, which records nodes under the full path scope.

@@ -22,8 +22,8 @@ type Param struct {
 	Name    string          // of a decoder: the name in Hugging Face's Llama
 	Shape   []int           // of the full tensor, padding rows included
 	Master  *backend.Tensor // F32 or BF16, or F16 with a scale; if sharded, this rank's rows and padding
-	Grad    *backend.Tensor // F32 Stash [Shape]; nil until DeclareGrads
-	Reduced *backend.Tensor // the gradient that updates Master: Grad, or if sharded this rank's rows, F32 Stash
+	Grad    *backend.Tensor // Stash [Shape], F32 or recipe.Optimizer.Grad; nil until DeclareGrads
+	Reduced *backend.Tensor // the gradient that updates Master: Grad, or if sharded this rank's rows, in the same format
 
 	Matrix    bool // weight decay applies
 	Quantized bool // the recipe's optimizer formats apply: the weight of a linear layer other than the head
@@ -137,6 +137,10 @@ func (b *Base) DeclareGrads() {
 		b.LossScale = b.Vars.Tensor(backend.State, "loss_scale", fp8.F32, 1)
 	}
 	for _, p := range b.Params {
+		if d := b.Recipe.Optimizer.GradFormat(); p.Quantized && d != fp8.F32 {
+			p.declareStoredGrad(b.Vars, d)
+			continue
+		}
 		p.paddedGrad = b.Vars.Tensor(backend.Stash, p.Name+".grad", fp8.F32, p.paddedShape(b.Shards)...)
 		p.Grad = p.withoutPadding(p.paddedGrad)
 		if p.Reduced = p.Grad; p.Sharded() {

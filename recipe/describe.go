@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"octet/fp8"
 )
 
 // GEMMs lists the operands of each GEMM, the activation or gradient first.
@@ -80,6 +82,9 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\nother activations\t%s: embedding, norms, attention, residual stream\n", r.Compute)
 	fmt.Fprintf(t, "optimizer, layers\t%s\n", r.Optimizer)
+	if g := r.Optimizer.GradFormat(); g != fp8.F32 {
+		fmt.Fprintf(t, "\tweight gradients of these layers in %s\n", g)
+	}
 	if blocks := r.Optimizer.describeBlocks(); blocks != "" {
 		fmt.Fprintf(t, "\t%s\n", blocks)
 	}

@@ -103,6 +103,7 @@ func (r *Recipe) renameE4M3(to fp8.DType) (found bool) {
 	}
 	rename(&r.Optimizer.M1)
 	rename(&r.Optimizer.M2)
+	rename(&r.Optimizer.Grad)
 	rename(&r.Reduce.DType)
 	return found
 }

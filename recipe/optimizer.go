@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,7 +23,27 @@ type Optimizer struct {
 	// smallest value: with v = 0 the update m/(√v+ε) explodes.
 	FloorV bool
 	Scope  StateScope
+	// Grad is the format of the weight gradients of linear layers between micro-batches, and until
+	// the update: F32, BF16, or FP8 with one scale, a power of two. Each micro-batch adds in FP32
+	// and rounds the sum to nearest. Invalid: F32.
+	Grad fp8.DType
 }
+
+// GradFormat returns the format of the weight gradients, F32 if none is given.
+func (o Optimizer) GradFormat() fp8.DType { return cmp.Or(o.Grad, fp8.F32) }
+
+// CheckGrad reports a format in which weight gradients are not stored.
+func CheckGrad(d fp8.DType) error {
+	if d == fp8.F32 || d == fp8.BF16 || d.Size() == 1 && d.HoldsMoments() {
+		return nil
+	}
+	return fmt.Errorf("weight gradients in %s are not supported (use fp32, bf16, or a floating-point format of five to eight bits that has NaN, such as e4m3)", d)
+}
+
+// MaxAccumulate is the largest number of micro-batches whose sum FP8 gradients hold about as
+// precisely as a cast: beyond it, micro-batches are too small beside the sum, and rounding to
+// nearest loses them. Measured by TestAccumulationInFP8 of package nn.
+const MaxAccumulate = 16
 
 // StateScope says which matrices beside those of the decoder layers have moments in the
 // formats M1 and M2. The second moments of embedding and head span 9 to 12 decades, since most
@@ -78,6 +99,9 @@ func (o Optimizer) Validate() error {
 		if !m.HoldsMoments() && (i > 0 || !m.HoldsMomentum()) {
 			return fmt.Errorf("moments in %s are not supported: it is no floating-point format with NaN (use fp32, fp16, bf16, e4m3 or e5m2)", m)
 		}
+	}
+	if err := CheckGrad(o.GradFormat()); err != nil {
+		return err
 	}
 	if o.Block != 0 && !slices.Contains(MomentBlocks, o.Block) {
 		return fmt.Errorf("one moment scale per %d elements is not supported (use 128, 256 or 2048, or 0 for one scale per tensor)", o.Block)

@@ -176,6 +176,7 @@ func effects(weights, otherText string) map[string]effect {
 		"precision.master":       {see: programs, edit: func(c *train.Config) { c.Precision.Master = "fp16" }},
 		"precision.m1":           {see: programs, edit: func(c *train.Config) { c.Precision.M1 = "e4m3" }},
 		"precision.m2":           {see: programs, edit: func(c *train.Config) { c.Precision.M2 = "e5m2" }},
+		"precision.grad_accum":   {see: programs, edit: func(c *train.Config) { c.Precision.GradAccum = "e4m3" }},
 		"precision.rounding":     {see: programs, edit: func(c *train.Config) { c.Precision.Rounding = "nearest" }, base: smooth},
 		"precision.state_pow2":   {see: programs, edit: func(c *train.Config) { c.Precision.StatePow2 = new(true) }, base: smooth},
 		"precision.state_block":  {see: programs, edit: func(c *train.Config) { c.Precision.StateBlock = new(256) }, base: smooth},

@@ -104,6 +104,7 @@ type Precision struct {
 	StateFlat         *bool  `toml:"state_flat,omitempty" doc:"these blocks continue over the ends of rows, as in torchao"`
 	StateScope        string `toml:"state_scope,omitempty" doc:"matrices with these m1 and m2: layers, also head or embedding, all"`
 	FloorV            *bool  `toml:"floor_v,omitempty" doc:"positive second moments do not underflow to 0"`
+	GradAccum         string `toml:"grad_accum,omitempty" doc:"weight gradients between micro-batches: fp32 bf16 e4m3"`
 	Reduce            string `toml:"reduce,omitempty" doc:"gradients between ranks with zero_stage 1: fp32 bf16 e4m3 e5m2"`
 	ReduceGranularity string `toml:"reduce_granularity,omitempty" doc:"of their scales: tensor row 1x128"`
 	ReduceScale       string `toml:"reduce_scale,omitempty" doc:"each rank's own: rank; one of all ranks: auto rms pre post"`

@@ -274,6 +274,13 @@ func (v *validator) precision(p Precision) {
 		_, err := recipe.ParseStateScope(p.StateScope)
 		v.parsed("precision.state_scope", err)
 	}
+	if p.GradAccum != "" {
+		d, err := fp8.ParseDType(p.GradAccum)
+		if err == nil {
+			err = recipe.CheckGrad(d)
+		}
+		v.parsed("precision.grad_accum", err)
+	}
 	v.reduce(p)
 	for _, f := range []struct {
 		key       string

@@ -83,6 +83,8 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Precision.M1 = "e2m1fn" }, `precision.m1 = "e2m1fn" … of five to eight bits that has NaN`},
 		{func(c *Config) { c.Precision.M1, c.Precision.M2 = "e4m3ieee", "e4m3" }, `precision.m2 = "e4m3" … precision.m1 = "e4m3ieee" … use precision.m2 = "e4m3ieee"`},
 		{func(c *Config) { c.Precision.M1, c.Precision.M2 = "E4M3", "e4m3ieee" }, `precision.m2 = "e4m3ieee" … use precision.m2 = "E4M3"`},
+		{func(c *Config) { c.Precision.GradAccum = "fp16" }, "precision.grad_accum: weight gradients in fp16 … use fp32, bf16"},
+		{func(c *Config) { c.Precision.GradAccum = "e2m1" }, "precision.grad_accum: weight gradients in e2m1"},
 		{func(c *Config) { c.Precision.Rounding = "up" }, `precision.rounding = "up" … nearest, stochastic`},
 		{func(c *Config) { c.Precision.History = p(0) }, "precision.history = 0 … use 1 ("},
 		{func(c *Config) { c.Precision.Margin = p(33) }, "precision.margin = 33 … use 32 ("},

@@ -49,7 +49,8 @@ func Choices(r recipe.Recipe) RecipeChoices {
 			Rounding:  r.Optimizer.Rounding.String(),
 			StatePow2: &r.Optimizer.Pow2, StateBlock: &r.Optimizer.Block, StateExpand: &r.Optimizer.Expand, StateFlat: &r.Optimizer.Flat,
 			StateScope: r.Optimizer.Scope.String(), FloorV: &r.Optimizer.FloorV,
-			Reduce: reduce.DType.String(), ReduceGranularity: cmp.Or(reduce.Granularity, recipe.By(1, 128)).String(),
+			GradAccum: r.Optimizer.GradFormat().String(),
+			Reduce:    reduce.DType.String(), ReduceGranularity: cmp.Or(reduce.Granularity, recipe.By(1, 128)).String(),
 			ReduceScale: r.Reduce.Scale.String(), ReduceSum: r.Reduce.Sum.String(),
 			History: &r.History, Margin: &r.Margin, WeightMargin: &r.WeightMargin, GradMargin: &r.GradMargin,
 			ColdStart: &r.ColdStart,
@@ -188,6 +189,9 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	if c.Optimizer.Kind == "muon" {
 		notes = append(notes, "optimizer.kind is muon: m1 is the momentum of linear layers, which lack m2")
 	}
+	if g := r.Optimizer.GradFormat(); g.IsQuantized() && c.Train.Accumulate > recipe.MaxAccumulate {
+		notes = append(notes, fmt.Sprintf("a sum of %d micro-batches in %s loses small gradients: use precision.grad_accum=bf16, or a train.accumulate of at most %d", c.Train.Accumulate, g, recipe.MaxAccumulate))
+	}
 	return r, notes, err
 }
 
@@ -206,6 +210,7 @@ func (c Config) overrideOptimizer(o *recipe.Optimizer) (err error) {
 		{"master", c.Precision.Master, &o.Master},
 		{"m1", c.Precision.M1, &o.M1},
 		{"m2", c.Precision.M2, &o.M2},
+		{"grad_accum", c.Precision.GradAccum, &o.Grad},
 	} {
 		if f.value == "" {
 			continue
