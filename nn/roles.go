@@ -35,6 +35,32 @@ func (c Config) Linears() ([]recipe.Layer, error) {
 	return m.Linears(), nil
 }
 
+// WeightCopies returns, for each parameter, the persistent tensors beside its master that passes
+// read: its casts with their block scales, and all rows of a sharded master.
+func (b *Base) WeightCopies() map[*Param][]*backend.Tensor {
+	of := map[*Param][]*backend.Tensor{}
+	add := func(w *Param, t *backend.Tensor) {
+		if t == nil || t.Root() == w.Master {
+			return
+		}
+		if of[w] = append(of[w], t.Root()); t.Block != backend.PerTensor {
+			of[w] = append(of[w], t.Scale)
+		}
+	}
+	for _, p := range b.Params {
+		add(p, p.whole)
+	}
+	for _, l := range b.linears {
+		for _, t := range l.cached {
+			add(l.weight, t)
+		}
+	}
+	for _, e := range b.embeddings {
+		add(e.weight, e.table)
+	}
+	return of
+}
+
 // Parts lists the values of [Base.PartOf], in the order of a decoder.
 var Parts = []string{"embedding", "attention", "mlp", "norms", "head", "linear"}
 

@@ -28,6 +28,7 @@ func (j *Job) ParamGroups() []Group {
 // Memory is the planned device memory of a run, in bytes.
 type Memory struct {
 	Persistent []Group `json:"persistent"`       // by class
+	Lines      []Line  `json:"lines"`            // persistent bytes by use, see [Job.Lines]
 	Arena      int64   `json:"arena"`            // temporaries of all programs
 	Beside     []Group `json:"beside,omitempty"` // other allocations of the backend
 	Scopes     []Group `json:"scopes"`           // persistent bytes by module, largest first
@@ -60,7 +61,7 @@ func (j *Job) MemoryOf(s backend.Spec, lowered ...*backend.Program) (Memory, err
 		classes[t.Class.String()] += t.Bytes()
 		scopes[backend.FoldLayers(strings.TrimPrefix(t.Name, j.Model.ParamPrefix))] += t.Bytes()
 	}
-	m := Memory{Persistent: ordered(classes, "param", "state", "stash", "input", "output"), Snapshot: j.snapshotBytes()}
+	m := Memory{Persistent: ordered(classes, "param", "state", "stash", "input", "output"), Lines: j.Lines(), Snapshot: j.snapshotBytes()}
 	o, err := backend.OutlineOf(s, lowered...)
 	if err != nil {
 		return m, err

@@ -29,20 +29,22 @@ Examples:
 
 // planned is the output of plan, and its JSON.
 type planned struct {
-	Recipe        string           `json:"recipe"`
-	Schedule      []scheduled      `json:"schedule,omitempty"` // if there are several recipes; Recipe then needs the most memory
-	Notes         []string         `json:"notes,omitempty"`    // see [train.Job.Notes]
-	Backend       string           `json:"backend"`
-	Device        string           `json:"device,omitempty"` // as requested: "h100" of emu:h100
-	Parameters    int64            `json:"parameters"`
-	Groups        []train.Group    `json:"parameter_groups"`
-	Memory        train.Memory     `json:"memory"`
-	MemoryBytes   int64            `json:"memory_bytes"` // of one rank
-	FLOPsPerToken float64          `json:"flops_per_token"`
-	TokensPerStep int64            `json:"tokens_per_step"`
-	Exchanges     []train.Exchange `json:"exchanges,omitempty"`  // between ranks
-	SentBytes     int64            `json:"sent_bytes,omitempty"` // by a rank in a step
-	Programs      []programReport  `json:"programs"`
+	Recipe      string        `json:"recipe"`
+	Schedule    []scheduled   `json:"schedule,omitempty"` // if there are several recipes; Recipe then needs the most memory
+	Notes       []string      `json:"notes,omitempty"`    // see [train.Job.Notes]
+	Backend     string        `json:"backend"`
+	Device      string        `json:"device,omitempty"` // as requested: "h100" of emu:h100
+	Parameters  int64         `json:"parameters"`
+	Groups      []train.Group `json:"parameter_groups"`
+	Memory      train.Memory  `json:"memory"`
+	MemoryBytes int64         `json:"memory_bytes"` // of one rank
+	// LayerParameters is the number of weights of linear layers, see [train.Line].
+	LayerParameters int64            `json:"layer_parameters"`
+	FLOPsPerToken   float64          `json:"flops_per_token"`
+	TokensPerStep   int64            `json:"tokens_per_step"`
+	Exchanges       []train.Exchange `json:"exchanges,omitempty"` // between ranks
+	Traffic         []train.Traffic  `json:"traffic,omitempty"`
+	Programs        []programReport  `json:"programs"`
 }
 
 type scheduled struct {
@@ -119,7 +121,7 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, 
 		Recipe: job.Recipe.Name, Notes: job.Notes, Backend: spec.Backend, Groups: job.ParamGroups(),
 		Memory:        memory,
 		FLOPsPerToken: job.FLOPsPerToken(), TokensPerStep: job.TokensPerStep(),
-		Exchanges: job.Exchanges(), SentBytes: job.SentBytes(),
+		Exchanges: job.Exchanges(), Traffic: job.Traffic(), LayerParameters: job.LayerParameters(),
 	}
 	if len(job.Phases) > 1 {
 		for _, phase := range job.Phases {

@@ -89,6 +89,7 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 	}
 	fmt.Fprintf(tw, "\npersistent, by module\t%s\twithout temps\n", writers.Bytes(totalOf(p.Memory.Persistent)))
 	table(p.Memory.Scopes, writers.Bytes, nil)
+	p.printLines(tw)
 	fmt.Fprintf(tw, "\ncompute\t%s per token\n", writers.Quantity(p.FLOPsPerToken, "FLOP"))
 	fmt.Fprintf(tw, "step\t%s tokens\n", writers.Count(p.TokensPerStep))
 	if len(p.Exchanges) > 0 {

@@ -1,0 +1,128 @@
+package train
+
+import (
+	"slices"
+	"strings"
+
+	"octet/backend"
+	"octet/nn"
+)
+
+// Line is the persistent memory of one rank for one use, in bytes. The weights of linear layers,
+// heads excluded, are those to which the recipe's optimizer formats apply.
+type Line struct {
+	Name    string   `json:"name"`
+	Formats []string `json:"formats,omitempty"` // of the linear layers' tensors
+	Layers  int64    `json:"layers"`            // for the weights of linear layers, scales included
+	FP32    int64    `json:"layers_fp32"`       // what the same elements take in FP32; 0 for lines after m2
+	Rest    int64    `json:"rest"`              // for all else
+}
+
+// The names of lines, in their order. An optimizer in FP32 has 4 bytes per parameter in each of the
+// first four: 16.
+var lineNames = []string{"master weights", "gradients", "m1", "m2", "cast weights", "other"}
+
+const castLine, otherLine = 4, 5
+
+// Lines divides the persistent memory of a rank by use: each tensor counts in one line. Cast
+// weights are the copies that passes read, other are scales of casts, histories, inputs and outputs.
+func (j *Job) Lines() []Line {
+	type use struct {
+		line  int
+		param *nn.Param
+		scale bool
+	}
+	of := map[*backend.Tensor]use{}
+	copies := j.Model.WeightCopies()
+	for _, p := range j.Model.Params {
+		for i, list := range [][]*backend.Tensor{{p.Master}, {p.Grad, p.Reduced}, {j.optimizer.m1[p]}, {j.optimizer.m2[p]}, copies[p]} {
+			for _, t := range list {
+				of[t.Root()] = use{line: i, param: p}
+				if i < castLine && t.Scale != nil {
+					of[t.Scale.Root()] = use{line: i, param: p, scale: true}
+				}
+			}
+		}
+	}
+	lines := make([]Line, len(lineNames))
+	for i, name := range lineNames {
+		lines[i].Name = name
+	}
+	for t := range j.Vars.All() {
+		u, known := of[t]
+		if !known { // lowering may add copies of a cast weight: NAME.t
+			name := t.Name[:max(0, strings.LastIndexByte(t.Name, '.'))]
+			if u, known = of[j.Vars.Lookup(name)]; u.line != castLine {
+				u, known = use{line: otherLine}, false
+			}
+		}
+		l := &lines[u.line]
+		if !known || !u.param.Quantized {
+			l.Rest += t.Bytes()
+			continue
+		}
+		l.Layers += t.Bytes()
+		if name := t.DType.String(); !u.scale && !slices.Contains(l.Formats, name) {
+			l.Formats = append(l.Formats, name)
+		}
+		if !u.scale && u.line < castLine {
+			l.FP32 += 4 * int64(t.Elems())
+		}
+	}
+	return lines
+}
+
+// LayerParameters returns the number of weights of linear layers, heads excluded.
+func (j *Job) LayerParameters() (n int64) {
+	for _, p := range j.Model.Params {
+		if p.Quantized {
+			n += int64(p.Elems())
+		}
+	}
+	return n
+}
+
+// Traffic is what one rank sends to others in a step, in bytes, for one use. A ring of n ranks
+// sends (n−1)/n of a tensor that it reduces, scatters or gathers, and all-reduces it in two such
+// passes.
+type Traffic struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+	// Usual is the traffic with gradients in FP32 and weights gathered in BF16; 0 for the rest.
+	Usual int64 `json:"usual"`
+}
+
+// Traffic returns the traffic of gradients, of weights, and of norms, maxima and the loss. It is nil
+// for one rank.
+func (j *Job) Traffic() []Traffic {
+	n := int64(j.Config.Train.Ranks)
+	if n < 2 {
+		return nil
+	}
+	lines := []Traffic{{Name: "gradients"}, {Name: "weights"}, {Name: "other"}}
+	for _, x := range j.Exchanges() {
+		l, passes := &lines[2], int64(1)
+		switch {
+		case strings.HasPrefix(x.Program, "micro"):
+			l = &lines[0]
+		case x.Program != j.Update.Name():
+			continue // not part of every step
+		case x.Op == "all-gather":
+			l = &lines[1]
+		}
+		if x.Op == "all-reduce" {
+			passes = 2
+		}
+		l.Bytes += passes * x.Bytes * (n - 1) / n
+	}
+	for _, p := range j.Model.Params {
+		elems := int64(p.Elems())
+		if !p.Sharded() {
+			lines[0].Usual += 2 * 4 * elems * (n - 1) / n
+			continue
+		}
+		lines[0].Usual += 4 * elems * (n - 1) / n
+		lines[1].Usual += 2 * elems * (n - 1) / n
+	}
+	return lines
+}
