@@ -27,6 +27,11 @@ var states = []Recipe{
 	underBF16("ms-amp-adam", "FP8-LM's (MS-AMP): m1 in E4M3, v and master in FP16",
 		"FP8-LM (arXiv 2310.18313; Azure/MS-AMP, optim/adamw.py). The FP16 master is that of its level O3.",
 		Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.F16, Pow2: true}),
+	underBF16("fp8-lm-adam", "FP8-LM's six bytes: ms-amp-adam, gradients in E4M3",
+		"FP8-LM (arXiv 2310.18313; Azure/MS-AMP, add_to_fp8). Its wgrad GEMM writes E4M3; Octet's adds "+
+			"to the sum of the micro-batches in FP32, which is then cast. Embedding and head keep FP32 masters "+
+			"and gradients here.",
+		Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.F16, Grad: fp8.E4M3, Pow2: true}),
 }
 
 var msAMPControl = underBF16("ms-amp-v-e4m3", "ms-amp-adam with v in E4M3",

@@ -43,13 +43,20 @@ func TestLinesSumToTheClasses(t *testing.T) {
 				}
 			}
 			require.Equal(t, classes, total, name)
-			scales := int64(0)
+			scales, gradients := int64(0), int64(0)
 			for _, p := range j.Model.Params {
+				if p.Quantized {
+					gradients += 4 * int64(p.Elems())
+				}
+				if p.Quantized && p.Sharded() {
+					gradients += 4 * int64(p.Master.Elems())
+				}
 				if p.Master.Scale != nil {
 					scales += p.Master.Scale.Bytes()
 				}
 			}
 			require.Equal(t, masters+scales, lines[0].Layers+lines[0].Rest, name)
+			require.Equal(t, gradients, lines[1].FP32, name)
 			if c.Train.Ranks == 1 {
 				require.Equal(t, 16*j.LayerParameters(), fp32, name)
 			}
@@ -112,6 +119,10 @@ func TestTraffic(t *testing.T) {
 	require.InDelta(t, 0, weights[0], 0.001)
 	require.InDelta(t, 0.48, weights[1], 0.01)
 	sum("fp8-delayed", "e4m3")
+	replicated := small(t, "bf16")
+	replicated.Train.Ranks = 2
+	_, _, j := linesOf(t, replicated)
+	require.InEpsilon(t, j.Traffic()[0].Usual, j.Traffic()[0].Bytes, 0.001)
 	one, err := NewJob(small(t, "bf16"), specOf(t, "emu"))
 	require.NoError(t, err)
 	require.Nil(t, one.Traffic())

@@ -78,6 +78,7 @@ state_expand = false
 state_flat = false
 state_scope = "layers"
 floor_v = true
+grad_accum = "fp32"
 reduce = "fp32"
 reduce_granularity = "1x128"
 reduce_scale = "rank"
