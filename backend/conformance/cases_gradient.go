@@ -2,14 +2,20 @@ package conformance
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
 )
 
-// gradientFormats adds the ops that read stored gradients, in each format besides F32.
+// gradientFormats adds the ops that read stored gradients, in each format of moments besides F32.
 func (s *suite) gradientFormats() {
-	for _, d := range []fp8.DType{fp8.BF16, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+	formats := map[fp8.DType]bool{}
+	for _, f := range stateFormats[1:] {
+		formats[f[1]], formats[f[2]] = true, true
+	}
+	for _, d := range slices.Sorted(maps.Keys(formats)) {
 		s.add(func(b *fixture) {
 			x := b.gradientIn("x", d, 13, 8)
 			gapped := b.gapped("y", d, 5, 6)
