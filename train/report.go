@@ -113,22 +113,6 @@ func (j *Job) Exchanges() (list []Exchange) {
 	return list
 }
 
-// SentBytes returns the bytes that each of N ranks sends in a step: (N−1)/N of every tensor that
-// Exchanges lists for micro-batches and the update, and twice that of an all-reduce.
-func (j *Job) SentBytes() (sum int64) {
-	n := int64(j.Config.Train.Ranks)
-	for _, x := range j.Exchanges() {
-		switch {
-		case x.Program == j.Eval.Name() || j.Health != nil && x.Program == j.Health.Name():
-		case x.Op == "all-reduce":
-			sum += 2 * x.Bytes * (n - 1) / n
-		default:
-			sum += x.Bytes * (n - 1) / n
-		}
-	}
-	return sum
-}
-
 // FLOPsPerToken returns the multiplications and additions of matrix products per
 // training token, counted over the recorded forward and backward. It excludes
 // recomputation, as MFU does (Chowdhery et al., arXiv 2204.02311, appendix B).

@@ -98,9 +98,6 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 	for _, x := range p.Exchanges {
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\n", x.Program, x.Op, x.Count, writers.Bytes(x.Bytes))
 	}
-	if len(p.Exchanges) > 0 {
-		fmt.Fprintf(tw, "step\teach rank sends\t\t%s\n", writers.Bytes(p.SentBytes))
-	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
