@@ -20,7 +20,10 @@ func (d dequantized) Param(name string) ([]float32, error) {
 		return d.Model.Param(name)
 	}
 	w, err := d.Weight(name)
-	return w.Values(), err
+	if err != nil {
+		return nil, err
+	}
+	return w.Values(), nil
 }
 
 // lossOfInputs returns the loss of a run's model in FP32 on 16 batches of its validation data,

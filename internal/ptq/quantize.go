@@ -104,7 +104,10 @@ func (m *Model) Param(name string) ([]float32, error) {
 	_, done := m.done[name]
 	if IsLinear(name) && m.Scheme.Bits > 0 && (done || !m.Scheme.GPTQ) {
 		w, err := m.Weight(name)
-		return w.Values(), err
+		if err != nil {
+			return nil, err
+		}
+		return w.Values(), nil
 	}
 	x, err := m.smoothed(name)
 	if err != nil || IsLinear(name) {
@@ -119,7 +122,7 @@ func (m *Model) Param(name string) ([]float32, error) {
 // Bits returns the mean number of bits of a quantized weight, scales included.
 func (m *Model) Bits() float64 {
 	bits, weights := 0.0, 0.0
-	for name, shape := range m.shapes {
+	for name, shape := range m.source.Config.Layout() {
 		if IsLinear(name) {
 			n := float64(shape[0]) * float64(shape[1])
 			bits, weights = bits+n*m.Scheme.bits(shape[1]), weights+n

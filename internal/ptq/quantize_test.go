@@ -233,6 +233,18 @@ func TestRefusedModels(t *testing.T) {
 	from.Config.HiddenAct = "gelu"
 	_, err := Quantize(t.Context(), lookup(t, "w8a8-fp8"), from, o)
 	require.EqualError(t, err, "quantization w8a8-fp8 is for Llama models, with hidden_act silu: the model has gelu")
+	from.Config.HiddenAct = "silu"
+	from.Param = func(string) ([]float32, error) { return nil, errNotPositive }
+	for _, name := range []string{"w4a16-g32-rtn", "w8a8-fp8"} {
+		m, err := Quantize(t.Context(), lookup(t, name), from, o)
+		require.NoError(t, err)
+		_, err = m.Param(paramName(0, "self_attn.q_proj"))
+		require.ErrorIs(t, err, errNotPositive)
+		_, err = m.Weight(paramName(0, "self_attn.q_proj"))
+		require.ErrorIs(t, err, errNotPositive)
+	}
+	_, err = Quantize(t.Context(), lookup(t, "w4a16-g32"), from, o)
+	require.ErrorIs(t, err, errNotPositive)
 	_, err = (&Model{}).Scale("x")
 	require.ErrorIs(t, err, nn.ErrNoTensor)
 }
