@@ -68,7 +68,7 @@ func (h *Head) Input() *Slot { return h.input }
 // does not exist at one time.
 func (h *Head) check(r recipe.Recipe) error {
 	for _, c := range h.Grads() {
-		if c.tensorScaled() && c.Scaling == recipe.Current {
+		if c.tensorScaled() && (c.Scaling == recipe.Current || c.Scaling == recipe.Direction) {
 			return fmt.Errorf("recipe %s: %s: grad in %s: this gradient exists in chunks of tokens only, so it cannot have a current scale for the whole tensor (use granularity row or 1x32 without an outer scale or, in a format with NaN, scaling delayed)", r.Name, h.Scope, c)
 		}
 	}

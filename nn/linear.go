@@ -126,6 +126,9 @@ func (l *Linear) check() error {
 		if err := c.Validate(); err != nil {
 			return fmt.Errorf("%s: %s of %s: %w", l.Scope, c.operand, c.gemm, err)
 		}
+		if c.Scaling == recipe.Direction && c.operand != recipe.Grad {
+			return fmt.Errorf("%s: %s of %s has scaling direction, which is for gradients (give its row operand grad)", l.Scope, c.operand, c.gemm)
+		}
 		if c.Hadamard.On() && c.gemm != recipe.Wgrad {
 			return fmt.Errorf("%s: %s of %s has %s, but both operands of a GEMM must be rotated, and weights are not (use gemm wgrad)", l.Scope, c.operand, c.gemm, c.Hadamard)
 		}

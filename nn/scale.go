@@ -25,6 +25,7 @@ type record struct {
 	amax     *backend.Tensor // this step's maximum
 	scale    *backend.Tensor
 	scaleInv *backend.Tensor
+	distance *backend.Tensor // of a clipped gradient, in the last micro-batch; nil for other scaling
 }
 
 // measuredCast is a cast that a health pass measures.
@@ -58,6 +59,7 @@ type Scales struct {
 	one      *backend.Tensor // the constant 1 of unit scaling
 
 	Amax, History, Scale, ScaleInv *backend.Tensor
+	Distance                       *backend.Tensor // Stash [casts with scaling direction]: see directionClip
 	firstWeight                    int
 }
 
@@ -94,6 +96,7 @@ func (s *Scales) pack(vars *backend.Vars) {
 	s.History = vars.Tensor(backend.State, "fp8.amax_history", fp8.F32, window, n)
 	s.Scale = vars.Tensor(backend.State, "fp8.scale", fp8.F32, n)
 	s.ScaleInv = vars.Tensor(backend.State, "fp8.scale_inv", fp8.F32, n)
+	s.packDistances(vars)
 	s.firstWeight = n
 	for i, r := range s.records {
 		if r.weight {
@@ -102,6 +105,23 @@ func (s *Scales) pack(vars *backend.Vars) {
 		r.amax = s.Amax.Slice(r.name+".amax", i, 1)
 		r.scale = s.Scale.Slice(r.name+".scale", i, 1)
 		r.scaleInv = s.ScaleInv.Slice(r.name+".scale_inv", i, 1)
+	}
+}
+
+// packDistances declares the distances of clipped gradients.
+func (s *Scales) packDistances(vars *backend.Vars) {
+	var clipped []*record
+	for _, r := range s.records {
+		if r.cast.Scaling == recipe.Direction {
+			clipped = append(clipped, r)
+		}
+	}
+	if len(clipped) == 0 {
+		return
+	}
+	s.Distance = vars.Tensor(backend.Stash, "fp8.distance", fp8.F32, len(clipped))
+	for i, r := range clipped {
+		r.distance = s.Distance.Slice(r.name+".distance", i, 1)
 	}
 }
 

@@ -121,6 +121,9 @@ func (p *Pass) scaling(c Copy) recipe.Scaling {
 	case p.Mode == Frozen:
 		return recipe.Delayed
 	}
+	if c.Scaling == recipe.Direction {
+		return recipe.Current
+	}
 	return c.Scaling
 }
 
@@ -200,8 +203,12 @@ func (p *Pass) castRotated(v *Value, h recipe.Hadamard) {
 			}
 			cast.Scale = p.root.Temp(t.Name+".scale", fp8.F32, 1)
 			*inverse = p.root.Temp(t.Name+suffix, fp8.F32, 1)
+			from, seen := amax, r.amax
+			if c.Scaling == recipe.Direction {
+				from, seen, cast.Amax = p.clipDirection(c, r, x, amax, t.Name), nil, r.amax
+			}
 			p.Add(&backend.UpdateScale{
-				History: amax, Seen: r.amax, Scale: cast.Scale, ScaleInv: *inverse,
+				History: from, Seen: seen, Scale: cast.Scale, ScaleInv: *inverse,
 				Limit: c.Limit(), Pow2: c.pow2(), Outer: c.Scale.Outer,
 			})
 		}

@@ -135,6 +135,7 @@ var peers = []Recipe{
 	fp8LM("fp8-lm", "FP8-LM's O2, O3: the same, m1 in E4M3, v and master FP16", "levels O2 and O3, which differ "+
 		"in the format of gathered weights: Octet gathers FP8 codes at every level",
 		Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.F16, Pow2: true, Scope: AllMatrices}),
+	unifiedInt8,
 }
 
 // fp8LM returns FP8-LM's recipe of a level with its optimizer state. The scales of weights

@@ -176,9 +176,11 @@ func (c Cast) Validate() error {
 	switch {
 	case !c.DType.IsQuantized():
 		return nil
+	case c.Scaling == Direction && (c.DType.Format().Kind != fp8.Integer || c.Granularity != PerTensor || c.Rounding != fp8.Stochastic):
+		return fmt.Errorf("%s: scaling direction is for integer formats, stochastic, with one scale (use format int8, granularity tensor and rounding stochastic, or scaling current)", c)
 	case c.Granularity != PerTensor && c.Scaling != Current:
 		return fmt.Errorf("%s: scales of granularity %s can only be current (use scaling current)", c, c.Granularity)
-	case !c.DType.HasNaN() && c.Scaling != Current:
+	case !c.DType.HasNaN() && c.Scaling != Current && c.Scaling != Direction:
 		return fmt.Errorf("%s: %s has no NaN, so that a NaN would vanish in the cast: the scale must carry it (use scaling current)", c, c.DType)
 	case c.Scale.DType != fp8.F32 && c.Granularity == PerTensor:
 		return fmt.Errorf("%s: %s is a format of block scales (use scale pow2, or granularity 1x32)", c, c.Scale)

@@ -17,9 +17,12 @@ const (
 	Unit             // scale 1
 	Current          // from the operand's own amax, computed before the cast
 	Delayed          // from the amax history of earlier steps
+	// Direction is current for gradients in an integer format: from the value at which clipping
+	// changes the direction of the tensor least (Unified INT8, arXiv 1912.12607).
+	Direction
 )
 
-var scalingNames = []string{"", "unit", "current", "delayed"}
+var scalingNames = []string{"", "unit", "current", "delayed", "direction"}
 
 func (s Scaling) String() string { return scalingNames[s] }
 

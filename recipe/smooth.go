@@ -58,6 +58,8 @@ func (s Smooth) Validate() error {
 		return fmt.Errorf("smooth-swiglu has settings but no form: choose a form, or drop the settings")
 	case s.Form.PerToken() && s.Smoothing == Delayed:
 		return fmt.Errorf("per-token smoothing scales cannot be delayed: they depend on one token alone (use current)")
+	case s.Smoothing == Direction || s.Hidden == Direction || s.Weight == Direction:
+		return fmt.Errorf("smoothing scales and operands of smooth-swiglu have no scaling direction, which is for gradients (use current or delayed)")
 	case s.Margin != 0 && s.Smoothing != Delayed:
 		return fmt.Errorf("a margin of smooth-swiglu needs delayed smoothing scales (set the margin to 0)")
 	}

@@ -170,8 +170,12 @@ func effects(weights, otherText string) map[string]effect {
 		},
 		"optimizer.l2":       {see: programs, edit: func(c *train.Config) { c.Optimizer.L2 = 0.1 }},
 		"optimizer.clip_rms": {see: programs, edit: func(c *train.Config) { c.Optimizer.ClipRMS = 1 }},
-		"optimizer.stats":    {see: programs, edit: func(c *train.Config) { c.Optimizer.Stats = true }},
-		"optimizer.clip":     {see: programs, edit: func(c *train.Config) { c.Optimizer.Clip = 2 }},
+		"optimizer.direction_lr": {
+			see: programs, edit: func(c *train.Config) { c.Optimizer.DirectionLR = true },
+			base: func(c *train.Config) { c.Recipe = "int8-unified" },
+		},
+		"optimizer.stats": {see: programs, edit: func(c *train.Config) { c.Optimizer.Stats = true }},
+		"optimizer.clip":  {see: programs, edit: func(c *train.Config) { c.Optimizer.Clip = 2 }},
 
 		"precision.master":       {see: programs, edit: func(c *train.Config) { c.Precision.Master = "fp16" }},
 		"precision.m1":           {see: programs, edit: func(c *train.Config) { c.Precision.M1 = "e4m3" }},

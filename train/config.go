@@ -88,6 +88,7 @@ type Optimizer struct {
 	L2          float64    `toml:"l2" doc:"coupled weight decay: times the weight, added to the gradient"`
 	Clip        float64    `toml:"clip" doc:"maximum gradient norm; 0: no clipping"`
 	ClipRMS     float64    `toml:"clip_rms" doc:"StableAdamW: larger RMS of g/√v lowers a tensor's lr; 0: off"`
+	DirectionLR bool       `toml:"direction_lr" doc:"Unified INT8: lower lr where a cast turns the gradient"`
 	Stats       bool       `toml:"stats" doc:"records the RMS and the largest element of each update"`
 }
 
@@ -138,7 +139,7 @@ type PrecisionRow struct {
 	GEMM        string `toml:"gemm,omitempty"`        // fprop, dgrad or wgrad; empty: all three
 	Operand     string `toml:"operand,omitempty"`     // input, weight or grad; empty: all
 	Format      string `toml:"format,omitempty"`      // a name that fp8.ParseDType accepts
-	Scaling     string `toml:"scaling,omitempty"`     // unit, current or delayed
+	Scaling     string `toml:"scaling,omitempty"`     // unit, current, delayed or direction
 	Granularity string `toml:"granularity,omitempty"` // tensor, row, or a block across and along K, such as 1x128
 	Scale       string `toml:"scale,omitempty"`       // pow2, fp32, e8m0, e8m0:floor, or a format such as e4m3, with +fp32 for a scale of the tensor
 	Rounding    string `toml:"rounding,omitempty"`    // nearest or stochastic

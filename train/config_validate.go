@@ -260,6 +260,9 @@ func (v *validator) optimizer(o Optimizer) {
 	v.notNegative("optimizer.weight_decay", o.WeightDecay, 0.1)
 	v.notNegative("optimizer.l2", o.L2, 0.1)
 	v.notNegative("optimizer.clip_rms", o.ClipRMS, 1)
+	if o.ClipRMS > 0 && o.DirectionLR {
+		v.fail("optimizer.direction_lr and optimizer.clip_rms = %v both lower the learning rates of tensors; use direction_lr = false or clip_rms = 0", o.ClipRMS)
+	}
 	v.notNegative("optimizer.clip", o.Clip, 1)
 }
 
@@ -340,7 +343,7 @@ func (v *validator) row(at string, r PrecisionRow) {
 	v.text(at+".scope", r.Scope)
 	v.oneOf(at+".gemm", r.GEMM, []string{"", "fprop", "dgrad", "wgrad"})
 	v.oneOf(at+".operand", r.Operand, []string{"", "input", "weight", "grad"})
-	v.oneOf(at+".scaling", r.Scaling, []string{"", "unit", "current", "delayed"})
+	v.oneOf(at+".scaling", r.Scaling, []string{"", "unit", "current", "delayed", "direction"})
 	if r.Format != "" {
 		d, err := fp8.ParseDType(r.Format)
 		v.parsed(at+".format", err)

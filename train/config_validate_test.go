@@ -193,7 +193,7 @@ func TestSuggestionsPass(t *testing.T) {
 
 // Validate rejects some value of every key, except for the few keys that accept any value.
 func TestEveryKeyIsChecked(t *testing.T) {
-	free := map[string]bool{"Seed": true, "Tied": true, "Init": true, "Paths": true, "Network": true, "Stats": true}
+	free := map[string]bool{"Seed": true, "Tied": true, "Init": true, "Paths": true, "Network": true, "Stats": true, "DirectionLR": true}
 	var walk func(get func(*Config) reflect.Value)
 	walk = func(get func(*Config) reflect.Value) {
 		c := Default()

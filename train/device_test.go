@@ -41,7 +41,7 @@ func TestProgramsFitTheDevice(t *testing.T) {
 			}
 			c.Train.Accumulate, c.Train.HealthEvery = 2, 10
 			j, err := NewJob(c, s)
-			if strings.Contains(device, ":") && (device != "emu:b200" || name == "int8-switchback") && hasOtherFormats(t, name) {
+			if strings.Contains(device, ":") && (device != "emu:b200" || strings.HasPrefix(name, "int8-")) && hasOtherFormats(t, name) {
 				require.ErrorIs(t, err, backend.ErrUnsupported, "%s on %s", name, device)
 				continue
 			}
@@ -120,7 +120,7 @@ func TestEqualFormatsTrain(t *testing.T) {
 			require.NotEqual(t, mixed, equal)
 			require.InEpsilon(t, mixed[59].Loss, equal[59].Loss, 0.02)
 			require.Less(t, equal[59].Loss, equal[0].Loss-1)
-			require.Equal(t, 7*3*c.Model.Layers, newProof(t, tr).gemms)
+			require.Equal(t, 7*3*c.Model.Layers, requireCastErrors(t, tr))
 		})
 	}
 }

@@ -193,7 +193,7 @@ func (j *Job) reduceRecords(p *backend.Program) {
 	if j.Config.Train.Ranks < 2 || j.localAmax {
 		return
 	}
-	for _, t := range []*backend.Tensor{j.Model.Scales.Amax, j.Model.ChannelMax} {
+	for _, t := range []*backend.Tensor{j.Model.Scales.Amax, j.Model.ChannelMax, j.Model.Scales.Distance} {
 		if t != nil {
 			comm(p).Add(&backend.AllReduce{X: t, Reduce: backend.ReduceMax})
 		}

@@ -50,8 +50,8 @@ type AdamW struct {
 
 // NewAdamW declares the optimizer's state for the parameters of m, after [nn.Base.Build] and
 // [nn.Base.DeclareGrads].
-// Of c it reads Kind, Momentum, NSSteps, Betas, Eps, EpsForm, WeightDecay, L2, Clip, ClipRMS and
-// Stats.
+// Of c it reads Kind, Momentum, NSSteps, Betas, Eps, EpsForm, WeightDecay, L2, Clip, ClipRMS,
+// DirectionLR and Stats.
 func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 	o := &AdamW{
 		GradNorm: m.Vars.Tensor(backend.Output, "grad_norm", fp8.F32, 1),
@@ -228,6 +228,9 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 		q := p.Scope("adamw." + groupPaths[g])
 		if o.MeanSquares != nil {
 			o.recordStats(q, op, params)
+		}
+		if c.DirectionLR && g == quantized {
+			o.recordDirection(q, op, params)
 		}
 		if op.Shard && op.HasAmaxes() {
 			first := *op

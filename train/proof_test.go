@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,19 +39,69 @@ func TestFP8Ran(t *testing.T) {
 			c.Model.Dim, c.Model.FFN, c.Data.Seq = 64, 144, 64 // more than one block of 128
 			tr := newTrainer(t, c, 2, false)
 			steps(t, tr, 40)
-			p := newProof(t, tr)
 			want := 7 * cmp.Or(gemms[name], 3) * c.Model.Layers
-			require.Equal(t, want, p.gemms, "three GEMMs of each of the seven linear layers of every decoder layer")
+			require.Equal(t, want, requireCastErrors(t, tr), "three GEMMs of each of the seven linear layers of every decoder layer")
 		})
 	}
 }
 
-type proof struct {
+// requireCastErrors requires that errors of casts explain those of all GEMMs with FP8 operands,
+// and returns their number.
+func requireCastErrors(t *testing.T, tr *team) (seen int) {
+	t.Helper()
+	quantized := func(_ *backend.Node, op *backend.MatMul) bool {
+		return op.A.DType.IsQuantized() && op.B.DType.IsQuantized()
+	}
+	observeGEMMs(t, tr, quantized, func(r gemmResult) {
+		seen++
+		r.requireError(t)
+	})
+	return seen
+}
+
+// gemmObserver computes the exact results of the GEMMs of a step.
+type gemmObserver struct {
 	t     *testing.T
-	gemms int
+	wants func(*backend.Node, *backend.MatMul) bool
+	visit func(gemmResult)
 	// wide holds the values before a cast, keyed by the tensor with the codes.
 	wide map[*backend.Tensor]matrix64
 	last map[*backend.Tensor][]float64 // the previous value of an accumulating output
+}
+
+// gemmResult is the result of a GEMM without what it adds to, and the exact one of the operands
+// before their casts, both [rows, cols].
+type gemmResult struct {
+	node       *backend.Node
+	op         *backend.MatMul
+	got, exact []float64
+	cols       int
+	terms      float64 // Σ over results and k of the squared terms
+	eA, eB     float64 // relative errors of the operands' casts
+}
+
+// error returns the relative error of the columns that keep selects; nil selects all.
+func (r gemmResult) error(keep func(col int) bool) float64 {
+	num, den := 0.0, 0.0
+	for i, x := range r.exact {
+		if keep == nil || keep(i%r.cols) {
+			num += (r.got[i] - x) * (r.got[i] - x)
+			den += x * x
+		}
+	}
+	return math.Sqrt(num / den)
+}
+
+// requireError requires the error that the errors of the casts explain.
+func (r gemmResult) requireError(t *testing.T) {
+	den := 0.0
+	for _, x := range r.exact {
+		den += x * x
+	}
+	e, expected := r.error(nil), math.Hypot(r.eA, r.eB)*math.Sqrt(r.terms/den)
+	where := fmt.Sprintf("%s: error %.4f, casts %.4f and %.4f", r.node.Path(), e, r.eA, r.eB)
+	require.Greater(t, e, expected/2, where)
+	require.Less(t, e, expected*2, where)
 }
 
 type matrix64 struct {
@@ -65,8 +116,10 @@ func (m matrix64) at(i, j int, transposed bool) float64 {
 	return m.x[i*m.cols+j]
 }
 
-func newProof(t *testing.T, tr *team) *proof {
-	p := &proof{t: t, wide: map[*backend.Tensor]matrix64{}, last: map[*backend.Tensor][]float64{}}
+// observeGEMMs casts the weights, runs the micro-batch of the last step and visits the GEMMs that
+// wants selects.
+func observeGEMMs(t *testing.T, tr *team, wants func(*backend.Node, *backend.MatMul) bool, visit func(gemmResult)) {
+	p := &gemmObserver{t: t, wants: wants, visit: visit, wide: map[*backend.Tensor]matrix64{}, last: map[*backend.Tensor][]float64{}}
 	r := tr.ranks[0]
 	var programs []*backend.Program
 	for _, q := range []*backend.Program{tr.Prepare, tr.Micro[Variant{true, true}]} {
@@ -92,10 +145,9 @@ func newProof(t *testing.T, tr *team) *proof {
 			return nil
 		}))
 	}
-	return p
 }
 
-func (p *proof) cast(op *backend.Quantize, values func(*backend.Tensor) []float64) {
+func (p *gemmObserver) cast(op *backend.Quantize, values func(*backend.Tensor) []float64) {
 	x := values(op.X)
 	if op.RowScale != nil {
 		for i, r := 0, values(op.RowScale); i < len(x); i++ {
@@ -112,24 +164,32 @@ func (p *proof) cast(op *backend.Quantize, values func(*backend.Tensor) []float6
 	}
 }
 
-func (p *proof) gemm(n *backend.Node, op *backend.MatMul, values func(*backend.Tensor) []float64) {
+func (p *gemmObserver) gemm(n *backend.Node, op *backend.MatMul, values func(*backend.Tensor) []float64) {
 	out := values(op.Out)
-	defer func() { p.last[op.Out] = out }()
-	if !op.A.DType.IsQuantized() || !op.B.DType.IsQuantized() {
+	previous := p.last[op.Out]
+	p.last[op.Out] = slices.Clone(out)
+	if !p.wants(n, op) {
 		return
 	}
-	p.gemms++
-	a, okA := p.wide[op.A]
-	b, okB := p.wide[op.B]
-	require.True(p.t, okA && okB, "%s: no cast of an operand was seen", n.Path())
-	eA, eB := distance(values(op.A), a.x), distance(values(op.B), b.x)
-
-	var add, rowScale, colScale []float64
+	wide := func(x *backend.Tensor) (matrix64, float64) {
+		m, ok := p.wide[x]
+		if !ok {
+			require.False(p.t, x.DType.IsQuantized(), "%s: no cast of %s was seen", n.Path(), x)
+			return matrix64{values(x), x.Rows(), x.Cols()}, 0
+		}
+		return m, distance(values(x), m.x)
+	}
+	r := gemmResult{node: n, op: op, got: out}
+	a, eA := wide(op.A)
+	b, eB := wide(op.B)
+	r.eA, r.eB = eA, eB
+	var rowScale, colScale []float64
+	add := previous
 	switch {
 	case op.Residual != nil:
 		add = values(op.Residual)
-	case op.Accumulate:
-		add = p.last[op.Out]
+	case !op.Accumulate:
+		add = nil
 	}
 	if op.ColScale != nil {
 		colScale = values(op.ColScale)
@@ -138,7 +198,7 @@ func (p *proof) gemm(n *backend.Node, op *backend.MatMul, values func(*backend.T
 		rowScale = values(op.RowScale)
 	}
 	rows, cols, depth := op.Dims()
-	num, den, terms := 0.0, 0.0, 0.0
+	r.cols = cols
 	for i := range rows {
 		for j := range cols {
 			scale := 1.0
@@ -152,20 +212,15 @@ func (p *proof) gemm(n *backend.Node, op *backend.MatMul, values func(*backend.T
 			for k := range depth {
 				term := scale * a.at(i, k, op.TransA) * b.at(k, j, op.TransB)
 				exact += term
-				terms += term * term
+				r.terms += term * term
 			}
-			got := out[i*cols+j]
+			r.exact = append(r.exact, exact)
 			if add != nil {
-				got -= add[i*cols+j]
+				out[i*cols+j] -= add[i*cols+j]
 			}
-			num += (got - exact) * (got - exact)
-			den += exact * exact
 		}
 	}
-	e, expected := math.Sqrt(num/den), math.Hypot(eA, eB)*math.Sqrt(terms/den)
-	where := fmt.Sprintf("%s: error %.4f, casts %.4f and %.4f", n.Path(), e, eA, eB)
-	require.Greater(p.t, e, expected/2, where)
-	require.Less(p.t, e, expected*2, where)
+	p.visit(r)
 }
 
 // The GEMMs of a recorded program have the formats of the recipe.
@@ -232,6 +287,16 @@ func TestProgramsOfThePeers(t *testing.T) {
 			recipe.Fprop: "e4m3 1x* fp32 * e4m3 1x* fp32",
 			recipe.Dgrad: "e4m3 1x* fp32 * e4m3 tensor fp32",
 			recipe.Wgrad: "bf16 * bf16",
+		},
+		"int8-switchback": {
+			recipe.Fprop: "int8 1x* fp32 * int8 tensor fp32",
+			recipe.Dgrad: "int8 1x* fp32 * int8 tensor fp32",
+			recipe.Wgrad: "bf16 * bf16",
+		},
+		"int8-unified": {
+			recipe.Fprop: "int8 1x* fp32 * int8 tensor fp32",
+			recipe.Dgrad: "int8 tensor fp32 * int8 tensor fp32",
+			recipe.Wgrad: "int8 tensor fp32 * int8 tensor fp32",
 		},
 		"mxfp8": {
 			recipe.Fprop: "e4m3 1x32 e8m0 * e4m3 1x32 e8m0",

@@ -87,6 +87,9 @@ func (c *Config) Resolve() error {
 	if r, err = c.ResolvedRecipe(); err != nil {
 		return err
 	}
+	if err := c.checkDirection(r, layers); err != nil {
+		return err
+	}
 	if err := c.checkRotations(r, layers); err != nil {
 		return err
 	}
@@ -136,6 +139,19 @@ func (c Config) checkRotations(r recipe.Recipe, layers []recipe.Layer) error {
 		}
 	}
 	return nil
+}
+
+// checkDirection returns an error if optimizer.direction_lr has no distance to read.
+func (c Config) checkDirection(r recipe.Recipe, layers []recipe.Layer) error {
+	if !c.Optimizer.DirectionLR {
+		return nil
+	}
+	for _, l := range layers {
+		if r.Cast(l, recipe.Dgrad, recipe.Grad).Scaling == recipe.Direction || r.Cast(l, recipe.Wgrad, recipe.Grad).Scaling == recipe.Direction {
+			return nil
+		}
+	}
+	return fmt.Errorf("optimizer.direction_lr reads how casts turn gradients, but recipe %s has no gradient with scaling direction; use recipe int8-unified, or direction_lr = false", r.Name)
 }
 
 // ResolvedRecipe returns the named recipe with the config's rows before its own and

@@ -65,6 +65,7 @@ weight_decay = 0.1         # matrices
 l2 = 0.0
 clip = 1.0
 clip_rms = 0.0
+direction_lr = false
 stats = false
 
 [precision]                # from the recipe; each key overrides it
