@@ -108,6 +108,9 @@ func TestA2Q(t *testing.T) {
 
 	for _, bits := range []int{16, 18, 20} {
 		norm := l1Cap(bits, true, false)
+		ones := slices.Repeat([]int32{1}, int(norm)+1)
+		require.False(t, overflows(ones[1:], bits, -128, 128))
+		require.True(t, overflows(ones, bits, -128, 128), "the bound is tight")
 		share := func(round func(float64) float64) (wrong, spent, cosine float64) {
 			for _, v := range rows {
 				q := withL1Norm(v, norm, round)

@@ -85,8 +85,8 @@ func TestSwitchBackErrors(t *testing.T) {
 				e.wgrad, e.others = r.error(nil), r.error(func(col int) bool { return col != feature })
 			}
 		})
-		t.Log(fmt.Sprintf("%-18s %-8v fprop %.4f dgrad %.4f wgrad %.4f, of other features %.4f",
-			strings.Join(append([]string{name}, rowNames(rows)...), " "), planted, e.fprop, e.dgrad, e.wgrad, e.others))
+		t.Logf("%-28s outlier %-5v fprop %.4f dgrad %.4f wgrad %.4f, of other features %.4f",
+			strings.Join(append([]string{name}, rowNames(rows)...), " "), planted, e.fprop, e.dgrad, e.wgrad, e.others)
 		return e
 	}
 	tensor := PrecisionRow{Scope: "layers.*", Operand: "grad", Granularity: "tensor"}
