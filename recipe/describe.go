@@ -110,7 +110,7 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 		fmt.Fprintln(t, "row, block scales\tcurrent")
 	}
 	if r.anyCast(layers, func(c Cast) bool { return c.Scaling == Direction }) {
-		fmt.Fprintln(t, "direction scaling\tcurrent; clips where the direction of the tensor changes least")
+		fmt.Fprintln(t, "direction scaling\tcurrent, clipped where the direction changes least")
 	}
 	for _, h := range r.Hadamards(layers) {
 		text := "rotates both operands along K before the cast"

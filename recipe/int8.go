@@ -4,7 +4,7 @@ import "octet/fp8"
 
 // unifiedInt8 has the formats of Unified INT8 in all three GEMMs.
 var unifiedInt8 = Recipe{
-	Name: "int8-unified", Summary: "Unified INT8: all GEMMs in INT8, gradients clipped by direction",
+	Name: "int8-unified", Summary: "Unified INT8: all GEMMs, gradients clipped by direction",
 	Origin: "Unified INT8 training (arXiv 1912.12607). It searches the clipping value once in some hundred " +
 		"steps, Octet in every micro-batch, on a grid. Its input has one scale, Octet's one per row. Its " +
 		"learning rates by layer are optimizer.direction_lr.",
@@ -18,9 +18,8 @@ var unifiedInt8 = Recipe{
 // int8Wgrad fails at an outlier feature: a scale for all features flushes the others.
 var int8Wgrad = Recipe{
 	Name: "int8-wgrad", Summary: "int8-switchback with wgrad in INT8, scales per tensor",
-	Origin: "The control of SwitchBack (arXiv 2304.13013): INT8 in all three GEMMs, as LLM.int8() without " +
-		"its 16-bit outliers. Scales per feature would be a remedy in wgrad; a GPU has none along K of " +
-		"fprop's codes.",
+	Origin: "A variant of int8-switchback by Octet, the control of SwitchBack (arXiv 2304.13013): INT8 in " +
+		"all three GEMMs, wgrad with one scale for all features.",
 	Compute: fp8.BF16, Optimizer: plainState,
 	Rows: uniform(Row{DType: fp8.INT8, Scaling: Current, Granularity: PerRow, Scale: Exact},
 		Row{GEMM: Wgrad, Granularity: PerTensor},
