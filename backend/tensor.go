@@ -222,6 +222,13 @@ func (t *Tensor) Columns(name string, from, n int) *Tensor {
 	return t.view(name, from, t.LD, t.Rows(), n)
 }
 
+// Regroup returns a view of a contiguous tensor with rows of cols elements: [tokens, heads·n]
+// as [tokens·heads, n]. cols divides the number of elements, and the tensor has no block scales.
+func (t *Tensor) Regroup(cols int) *Tensor {
+	rows := t.Elems() / cols
+	return t.view(fmt.Sprintf("%s[%dx%d]", t.Name, rows, cols), 0, cols, rows, cols)
+}
+
 // String returns the form used in dumps and errors: name:dtype[shape].
 func (t *Tensor) String() string {
 	return fmt.Sprintf("%s:%s%s", t.Name, t.DType, shapeString(t.Shape))

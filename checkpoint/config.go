@@ -33,6 +33,7 @@ type Config struct {
 	Gated                 bool   // the MLP has gate_proj; with silu always
 	TorchDType            string // storage format of the weights, such as "float32"; empty if absent
 	FP8                   bool   // the decoder's linear layers are stored as FP8 codes, each with one scale
+	Norms                 Norms
 }
 
 // maxSize bounds every size in a config, so that the product of two fits 64 bits.
@@ -71,13 +72,14 @@ func (c Config) Validate() error {
 	case c.HiddenAct == silu && !c.Gated:
 		return errors.New("hidden_act = \"silu\" needs gate_proj")
 	}
-	return nil
+	return c.Norms.validate()
 }
 
 const silu = "silu"
 
 // family is a model type of config.json. Transformers has no Llama model without
-// the gate or with a registered activation, so models without silu have Octet's own types.
+// the gate or with a registered activation, nor one with other norms, so models without silu
+// and those with other norms than Llama and Qwen3 have Octet's own types.
 // Transformers then reports an unknown type instead of computing another model.
 type family struct {
 	modelType, architecture string
@@ -86,18 +88,21 @@ type family struct {
 
 var families = []family{
 	{"llama", "LlamaForCausalLM", true}, // with silu alone
+	{"qwen3", "Qwen3ForCausalLM", true}, // with silu and norms of queries and keys
 	{"octet", "OctetForCausalLM", false},
 	{"octet-gated", "OctetGatedForCausalLM", true},
 }
 
 func (c Config) family() family {
 	switch {
-	case c.HiddenAct == silu:
+	case c.HiddenAct == silu && c.Norms == Norms{}:
 		return families[0]
-	case !c.Gated:
+	case c.HiddenAct == silu && c.Norms == qwen3Norms:
 		return families[1]
+	case !c.Gated:
+		return families[2]
 	}
-	return families[2]
+	return families[3]
 }
 
 // MarshalJSON returns a config.json that transformers 4 and 5 read.
@@ -132,6 +137,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		TorchDType            string   `json:"torch_dtype,omitempty"`
 
 		Quantization json.RawMessage `json:"quantization_config,omitempty"`
+		*normFields
 	}{
 		Architectures: []string{f.architecture}, ModelType: f.modelType,
 		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, IntermediateSize: c.IntermediateSize,
@@ -139,6 +145,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		HeadDim: c.HiddenSize / c.NumAttentionHeads, MaxPositionEmbeddings: c.MaxPositionEmbeddings,
 		RMSNormEps: c.RMSNormEps, RopeTheta: c.RopeTheta, HiddenAct: c.HiddenAct,
 		TieWordEmbeddings: c.TieWordEmbeddings, TorchDType: c.TorchDType, Quantization: quantization,
+		normFields: c.Norms.fields(f),
 	})
 }
 
@@ -164,7 +171,7 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 	read.NumKeyValueHeads = f.size("num_key_value_heads", read.NumAttentionHeads)
 	read.RopeTheta = f.rope()
 	read.FP8 = f.quantization(read.TieWordEmbeddings)
-	read.Gated = f.family(read.HiddenAct)
+	read.Gated, read.Norms = f.family(read.HiddenAct)
 	f.rejectUnsupported(read)
 	f.rejectUnread(harmlessKeys)
 	if f.err != nil {
@@ -211,26 +218,32 @@ func (f *fields) rejectSlidingWindow() {
 	}
 }
 
-// family reports whether the model type is gated. It fails unless model type, architecture
-// and activation agree.
-func (f *fields) family(act string) (gated bool) {
+// family returns whether the model type is gated, and its norms. It fails unless model type,
+// architecture, activation and norms agree.
+func (f *fields) family(act string) (gated bool, norms Norms) {
 	modelType := f.text("model_type", "")
 	i := slices.IndexFunc(families, func(f family) bool { return f.modelType == modelType })
 	if i < 0 {
-		f.fail("model_type = %q: octet supports Llama models (%q) only", modelType, "llama")
-		return false
+		f.fail("model_type = %q: octet supports Llama models (%q) and Qwen3 models (%q) only", modelType, "llama", "qwen3")
+		return false, norms
 	}
-	switch llama := i == 0; {
-	case llama && act != silu:
+	switch own := i > 1; {
+	case own:
+		norms = f.norms()
+	case i == 1:
+		norms = qwen3Norms
+	}
+	switch foreign := i <= 1; {
+	case foreign && act != silu:
 		f.fail("hidden_act = %.80q: model_type %q needs %q", act, modelType, silu)
-	case !llama && act == silu:
-		f.fail("hidden_act = %q: only model_type %q has it", act, families[0].modelType)
+	case !foreign && act == silu && (norms == Norms{} || norms == qwen3Norms):
+		f.fail("hidden_act = %q: only model_type %q and, with norms of queries and keys, %q have it", act, families[0].modelType, families[1].modelType)
 	}
 	var architectures []string
 	if f.decode("architectures", &architectures) && (len(architectures) != 1 || architectures[0] != families[i].architecture) {
 		f.fail("architectures = %q: octet supports %s only", architectures, families[i].architecture)
 	}
-	return families[i].gated
+	return families[i].gated, norms
 }
 
 // rope returns rope_theta from any of its places. It fails on rotary embeddings

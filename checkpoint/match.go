@@ -20,11 +20,7 @@ func (c Config) Layout() iter.Seq2[string, []int] {
 	return func(yield func(string, []int) bool) {
 		hidden, ffn := c.HiddenSize, c.IntermediateSize
 		kv := hidden / c.NumAttentionHeads * c.NumKeyValueHeads
-		type tensor struct {
-			name  string
-			shape []int
-		}
-		layer := []tensor{
+		layer := c.Norms.layer([]tensor{
 			{"input_layernorm", []int{hidden}},
 			{"self_attn.q_proj", []int{hidden, hidden}},
 			{"self_attn.k_proj", []int{kv, hidden}},
@@ -34,7 +30,7 @@ func (c Config) Layout() iter.Seq2[string, []int] {
 			{"mlp.up_proj", []int{ffn, hidden}},
 			{"mlp.gate_proj", []int{ffn, hidden}},
 			{"mlp.down_proj", []int{hidden, ffn}},
-		}
+		}, hidden, hidden/c.NumAttentionHeads)
 		if !c.Gated {
 			layer = slices.DeleteFunc(layer, func(t tensor) bool { return t.name == "mlp.gate_proj" })
 		}
@@ -48,7 +44,10 @@ func (c Config) Layout() iter.Seq2[string, []int] {
 				}
 			}
 		}
-		if yield("model.norm.weight", []int{hidden}) && !c.TieWordEmbeddings {
+		if !c.Norms.NoFinal && !yield("model.norm.weight", []int{hidden}) {
+			return
+		}
+		if !c.TieWordEmbeddings {
 			yield(headWeight, []int{c.VocabSize, hidden})
 		}
 	}

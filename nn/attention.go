@@ -13,8 +13,10 @@ type Attention struct {
 	scope      string
 	index      int // of its keys and values in a Cache
 	q, k, v, o *Linear
-	headDim    int
-	theta      float64
+	// of the heads of q and k before the rotation, or nil
+	qNorm, kNorm *RMSNorm
+	headDim      int
+	theta        float64
 
 	input          *Slot // output of the preceding norm, which q, k and v read
 	output         *Slot // read by o_proj and by the backward
@@ -27,6 +29,8 @@ type AttentionShape struct {
 	Dim, Heads, KVHeads int
 	RopeTheta           float64
 	InitStd, OutStd     float64 // of the initial weights; OutStd of o_proj
+	QKNorm              QKNorm  // of the queries and keys, with NormEps; empty: none
+	NormEps             float64
 }
 
 // Attention declares an attention layer.
@@ -38,6 +42,7 @@ func (b *Base) Attention(scope string, s AttentionShape) *Attention {
 	a.k = b.linear(recipe.Layer{Scope: scope + ".k_proj"}, s.Dim, kv, s.InitStd)
 	a.v = b.linear(recipe.Layer{Scope: scope + ".v_proj"}, s.Dim, kv, s.InitStd)
 	a.o = b.linear(recipe.Layer{Scope: scope + ".o_proj"}, s.Dim, s.Dim, s.OutStd)
+	a.qNorm, a.kNorm = b.headNorm(scope+".q_norm", headDim, s), b.headNorm(scope+".k_norm", headDim, s)
 	a.input = b.Slot(scope+".input", slices.Concat(a.q.Inputs(), a.k.Inputs(), a.v.Inputs())...)
 	a.output = b.Slot(scope+".output", append(a.o.Inputs(), b.Plain())...)
 	a.dq, a.dk, a.dv = b.gradSlot(a.q), b.gradSlot(a.k), b.gradSlot(a.v)
@@ -60,14 +65,17 @@ func (a *Attention) OutputGrad(b *Base) *Slot {
 type attentionSaved struct {
 	x, out       *Value
 	q, k, v, lse *backend.Tensor // q and k after the rotation
+	qNorm, kNorm *normSaved      // nil without norms
 }
 
 // Forward appends residual + attention(x); residual may be nil.
 func (a *Attention) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Tensor, *attentionSaved) {
 	q := p.At(a.scope)
 	s := &attentionSaved{x: x}
-	s.q = a.rotate(q, "q", a.q.Forward(q, x, nil))
-	s.k = a.rotate(q, "k", a.k.Forward(q, x, nil))
+	queries, qNorm := a.qNorm.heads(q, a.q.Forward(q, x, nil), a.headDim)
+	s.q, s.qNorm = a.rotate(q, "q", queries), qNorm
+	keys, kNorm := a.kNorm.heads(q, a.k.Forward(q, x, nil), a.headDim)
+	s.k, s.kNorm = a.rotate(q, "k", keys), kNorm
 	s.v = a.v.Forward(q, x, nil)
 	op := &backend.Attention{Q: s.q, K: s.k, V: s.v, Batch: p.Batch, HeadDim: a.headDim}
 	if p.Cache != nil {
@@ -113,8 +121,8 @@ func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *Value) *backend.Ten
 		DQ: dqCast, DK: dkCast, DV: gv.Casts(), Batch: p.Batch, HeadDim: a.headDim,
 	})
 	q.Close(gv)
-	gq := a.rotateBack(q, dq, a.dq)
-	gk := a.rotateBack(q, dk, a.dk)
+	gq := a.rotateBack(q, dq, a.qNorm, s.qNorm, a.dq)
+	gk := a.rotateBack(q, dk, a.kNorm, s.kNorm, a.dk)
 
 	dx := q.Temp("input.grad", fp8.F32, p.Tokens(), a.q.weight.Master.Cols())
 	for i, l := range []struct {
@@ -127,8 +135,19 @@ func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *Value) *backend.Ten
 	return dx
 }
 
-func (a *Attention) rotateBack(p *Pass, g *backend.Tensor, to *Slot) *Value {
-	return p.Store(to, g.Rows(), g.Cols(), func(out []backend.Cast) backend.Op {
+// rotateBack appends the gradient of a projection's result, given that of its rotated heads, in
+// the copies of a slot. norm precedes the rotation, unless it is nil.
+func (a *Attention) rotateBack(p *Pass, g *backend.Tensor, norm *RMSNorm, saved *normSaved, to *Slot) *Value {
+	back := func(out []backend.Cast) backend.Op {
 		return &backend.Rope{X: g, Out: out, Seq: p.Seq, HeadDim: a.headDim, Theta: a.theta, Inverse: true}
-	})
+	}
+	if norm == nil {
+		return p.Store(to, g.Rows(), g.Cols(), back)
+	}
+	q := p.At(norm.scope)
+	dy, cast := q.store("out.grad", g.Rows(), g.Cols())
+	p.Add(back(cast))
+	dx := q.temp("input.grad", g.Rows(), g.Cols())
+	norm.backward(q, saved, dy.Regroup(a.headDim), nil, []backend.Cast{{Out: dx.Regroup(a.headDim)}})
+	return p.castStored(to, dx)
 }

@@ -1,6 +1,10 @@
 package nn
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+	"slices"
+)
 
 // Config is the shape of a Llama-style decoder. Widths are in elements.
 type Config struct {
@@ -11,12 +15,31 @@ type Config struct {
 	RopeTheta  float64
 	NormEps    float64
 	InitStd    float64 // o_proj and down_proj use InitStd/√(2·Layers)
+	FanIn      bool    // the weights of linear layers start with 1/√in instead, InitStd is the embedding's
+
+	// The zero values of these fields are Llama's.
+	Norm        Norm     // where each layer normalises
+	NormGain    float64  // of the norms after attention and MLP at the start; 0: 1
+	NoFinalNorm bool     // the head reads the residual stream itself
+	QKNorm      QKNorm   // of queries and keys
+	LayerScale  *float64 // initial value of the vectors that multiply the results of attention and MLP; nil: none
+	EmbedScale  float64  // multiplies what the embedding returns; 0: 1
 
 	// Shards is the number of ranks that share the optimizer state: each holds an
 	// equal share of the rows of every matrix's master weights (see Param). With 0
 	// or 1 every rank holds all of them.
 	Shards int
 }
+
+// Norm says where a decoder layer normalises: before attention and MLP, or their results.
+type Norm string
+
+// The values of Norm. The empty one counts as pre.
+const (
+	PreNorm   Norm = "pre"  // x + f(norm(x))
+	PostNorm  Norm = "post" // x + norm(f(x))
+	BothNorms Norm = "both" // x + norm(f(norm(x)))
+)
 
 // HeadDim is the width of one head.
 func (c Config) HeadDim() int { return c.Dim / c.Heads }
@@ -51,6 +74,29 @@ func (c Config) Validate() error {
 		return fmt.Errorf("model.rope_theta = %v: expected more than 1", c.RopeTheta)
 	case !(c.NormEps > 0):
 		return fmt.Errorf("model.norm_eps = %v: expected a positive number", c.NormEps)
+	case !slices.Contains([]Norm{"", PreNorm, PostNorm, BothNorms}, c.Norm):
+		return fmt.Errorf("model.norm = %q: expected %s, %s or %s", c.Norm, PreNorm, PostNorm, BothNorms)
+	case !slices.Contains([]QKNorm{"", NoQKNorm, LearnedQKNorm, FrozenQKNorm}, c.QKNorm):
+		return fmt.Errorf("model.qk_norm = %q: expected %s, %s or %s", c.QKNorm, NoQKNorm, LearnedQKNorm, FrozenQKNorm)
+	case c.LayerScale != nil && (c.Norm == PostNorm || c.Norm == BothNorms):
+		return fmt.Errorf("model.layer_scale with model.norm = %q: the gain of the norm after attention and MLP multiplies the same values; use model.norm_gain", c.Norm)
 	}
 	return nil
+}
+
+// std returns the standard deviation of the initial weights of a linear layer with in inputs.
+func (c Config) std(in int) float64 {
+	if c.FanIn {
+		return 1 / math.Sqrt(float64(in))
+	}
+	return c.InitStd
+}
+
+// outStd is std for the projections that add to the residual stream. They start smaller, so
+// that its variance does not grow with depth.
+func (c Config) outStd(in int) float64 {
+	if c.FanIn {
+		return c.std(in)
+	}
+	return c.InitStd / math.Sqrt(2*float64(c.Layers))
 }

@@ -102,7 +102,18 @@ func TestGradientsMatchCentralDifferences(t *testing.T) {
 		"tied":    variant(func(c *nn.Config) { c.Tied = true }),
 		"gelu":    variant(func(c *nn.Config) { c.Activation = nn.GELU }),
 		"relu":    variant(func(c *nn.Config) { c.Activation = nn.ReLU }),
-		"other":   variant(func(c *nn.Config) { c.Activation = "tanh-glu" }), // registered
+		"post":    variant(func(c *nn.Config) { c.Norm = nn.PostNorm }),
+		"both":    variant(func(c *nn.Config) { c.Norm, c.NormGain = nn.BothNorms, 0.5 }),
+		"qk":      variant(func(c *nn.Config) { c.QKNorm, c.KVHeads = nn.LearnedQKNorm, 1 }),
+		"frozen":  variant(func(c *nn.Config) { c.QKNorm = nn.FrozenQKNorm }),
+		"scaled":  variant(func(c *nn.Config) { c.LayerScale, c.EmbedScale, c.Tied = new(0.1), 3, true }),
+		"fog": variant(func(c *nn.Config) {
+			c.Norm, c.NoFinalNorm, c.QKNorm, c.EmbedScale = nn.PostNorm, true, nn.FrozenQKNorm, 3
+		}),
+		"all": variant(func(c *nn.Config) {
+			c.Norm, c.NoFinalNorm, c.QKNorm, c.EmbedScale, c.Tied = nn.BothNorms, true, nn.LearnedQKNorm, 3, true
+		}),
+		"other": variant(func(c *nn.Config) { c.Activation = "tanh-glu" }), // registered
 	} {
 		t.Run(name, func(t *testing.T) {
 			lp := newLossProblem(t, c, 5)

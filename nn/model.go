@@ -2,7 +2,6 @@ package nn
 
 import (
 	"fmt"
-	"math"
 
 	"octet/backend"
 	"octet/recipe"
@@ -16,17 +15,15 @@ type Model struct {
 	embed     *Embedding
 	embedGrad *Slot
 	layers    []*layer
-	norm      *RMSNorm
+	norm      *RMSNorm // the final norm, or nil
 	head      *Head
 }
 
 // layer is one decoder layer.
 type layer struct {
-	attnNorm, mlpNorm *RMSNorm
-	attn              *Attention
-	mlp               *MLP
-	// gradients of the residual stream: mid after attention, out after the MLP
-	mid, out *Slot
+	attn       *Attention
+	mlp        *MLP
+	first, mid *branch // of attention, and of the MLP
 }
 
 // New declares a model's tensors in vars.
@@ -51,35 +48,36 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	for i := range c.Layers {
 		m.layers = append(m.layers, m.layer(fmt.Sprintf("layers.%d", i)))
 	}
-	m.norm = b.RMSNorm("norm", c.Dim, c.NormEps)
+	if !c.NoFinalNorm {
+		m.norm = b.RMSNorm("norm", c.Dim, c.NormEps)
+	}
 	if c.Tied {
 		m.head = b.TiedHead("lm_head", m.embed)
 	} else {
-		m.head = b.Head("lm_head", c.Vocab, c.Dim, c.InitStd)
+		m.head = b.Head("lm_head", c.Vocab, c.Dim, c.std(c.Dim))
 	}
 	return m, b.Build()
 }
 
 func (m *Model) layer(scope string) *layer {
 	c := m.Config
-	// The projections that add to the residual stream start smaller, so that its variance
-	// does not grow with depth.
-	outStd := c.InitStd / math.Sqrt(2*float64(c.Layers))
 	l := &layer{}
-	l.attnNorm = m.RMSNorm(scope+".input_layernorm", c.Dim, c.NormEps)
+	l.first = m.branch(scope+".input_layernorm", scope+".self_attn")
 	l.attn = m.Attention(scope+".self_attn", AttentionShape{
-		Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, RopeTheta: c.RopeTheta, InitStd: c.InitStd, OutStd: outStd,
+		Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, RopeTheta: c.RopeTheta,
+		InitStd: c.std(c.Dim), OutStd: c.outStd(c.Dim), QKNorm: c.QKNorm, NormEps: c.NormEps,
 	})
-	l.mlpNorm = m.RMSNorm(scope+".post_attention_layernorm", c.Dim, c.NormEps)
-	l.mlp = m.MLP(scope+".mlp", MLPShape{Dim: c.Dim, FFN: c.FFN, Activation: c.Activation, InitStd: c.InitStd, OutStd: outStd})
-	l.mid, l.out = l.attn.OutputGrad(m.Base), l.mlp.OutputGrad(m.Base)
+	l.mid = m.branch(scope+".post_attention_layernorm", scope+".mlp")
+	l.mlp = m.MLP(scope+".mlp", MLPShape{Dim: c.Dim, FFN: c.FFN, Activation: c.Activation, InitStd: c.std(c.Dim), OutStd: c.outStd(c.FFN)})
+	l.first.around(m.Base, l.attn.input, l.attn.OutputGrad(m.Base))
+	l.mid.around(m.Base, l.mlp.input, l.mlp.OutputGrad(m.Base))
 	return l
 }
 
 // layersForward appends the embedding and all layers and returns the residual
 // stream after the last one.
 func (m *Model) layersForward(p *Pass, tokens *backend.Tensor) (*backend.Tensor, []*layerSaved) {
-	x := m.embed.Forward(p, tokens)
+	x := m.scaledEmbedding(p, "out", m.embed.Forward(p, tokens))
 	saved := make([]*layerSaved, len(m.layers))
 	for i, l := range m.layers {
 		x, saved[i] = l.forward(p.InBlock(fmt.Sprintf("layers.%d.fwd", i)), x)
@@ -88,34 +86,55 @@ func (m *Model) layersForward(p *Pass, tokens *backend.Tensor) (*backend.Tensor,
 }
 
 type layerSaved struct {
-	attnNorm, mlpNorm *normSaved
-	attn              *attentionSaved
-	mlp               *mlpSaved
+	first, mid *branchSaved
+	attn       *attentionSaved
+	mlp        *mlpSaved
 }
 
 func (l *layer) forward(p *Pass, x *backend.Tensor) (*backend.Tensor, *layerSaved) {
 	s := &layerSaved{}
 	var h *Value
-	h, s.attnNorm = l.attnNorm.Forward(p, x, l.attn.input)
-	x, s.attn = l.attn.Forward(p, h, x)
-	h, s.mlpNorm = l.mlpNorm.Forward(p, x, l.mlp.input)
-	x, s.mlp = l.mlp.Forward(p, h, x)
-	return x, s
+	var f *backend.Tensor
+	h, s.first = l.first.enter(p, x)
+	f, s.attn = l.attn.Forward(p, h, l.first.residual(x))
+	x = l.first.leave(p, x, f, s.first)
+	h, s.mid = l.mid.enter(p, x)
+	f, s.mlp = l.mlp.Forward(p, h, l.mid.residual(x))
+	return l.mid.leave(p, x, f, s.mid), s
 }
 
 // Backward returns the gradient of the layer's input in the copies of slot below.
 func (l *layer) backward(p *Pass, s *layerSaved, dy *Value, below *Slot) *Value {
-	dx := l.mlp.Backward(p, s.mlp, dy)
-	mid := l.mlpNorm.Backward(p, s.mlpNorm, dx, p.Plain(dy), l.mid)
-	dx = l.attn.Backward(p, s.attn, mid)
-	return l.attnNorm.Backward(p, s.attnNorm, dx, p.Plain(mid), below)
+	dx := l.mlp.Backward(p, s.mlp, l.mid.outputGrad(p, s.mid, dy))
+	mid := l.mid.inputGrad(p, s.mid, dx, dy, l.first.out)
+	dx = l.attn.Backward(p, s.attn, l.first.outputGrad(p, s.first, mid))
+	return l.first.inputGrad(p, s.first, dx, mid, below)
+}
+
+// scaledEmbedding appends x · EmbedScale, for the embedding's result or its gradient.
+func (m *Model) scaledEmbedding(p *Pass, name string, x *backend.Tensor) *backend.Tensor {
+	if s := m.Config.EmbedScale; s != 0 && s != 1 {
+		q := p.At(m.embed.scope + ".scale")
+		y, cast := q.store(name, x.Rows(), x.Cols())
+		q.Add(&ScaleColumns{X: x, Gain: q.filled(name+".gain", x.Cols(), float32(s)), Out: cast})
+		return y
+	}
+	return x
+}
+
+// finalNorm appends what the head reads.
+func (m *Model) finalNorm(p *Pass, x *backend.Tensor) (*Value, *normSaved) {
+	if m.norm == nil {
+		return p.castStored(m.head.input, x), nil
+	}
+	return m.norm.Forward(p, x, m.head.input)
 }
 
 // Loss appends a forward pass and each token's cross-entropy: F32 [tokens],
 // in nats, 0 where the target is negative.
 func (m *Model) Loss(p *Pass, tokens, targets *backend.Tensor) *backend.Tensor {
 	x, _ := m.layersForward(p, tokens)
-	h, _ := m.norm.Forward(p, x, m.head.input)
+	h, _ := m.finalNorm(p, x)
 	losses, _ := m.head.Loss(p, h, targets, false)
 	return losses
 }
@@ -127,7 +146,7 @@ func (m *Model) LossAndGrads(p *Pass, tokens, targets *backend.Tensor) *backend.
 		m.ClearMaxima(p)
 	}
 	x, saved := m.layersForward(p, tokens)
-	h, normSaved := m.norm.Forward(p, x, m.head.input)
+	h, normSaved := m.finalNorm(p, x)
 	losses, dh := m.head.Loss(p, h, targets, true)
 
 	q := p.Backward()
@@ -135,13 +154,18 @@ func (m *Model) LossAndGrads(p *Pass, tokens, targets *backend.Tensor) *backend.
 		if i == 0 {
 			return m.embedGrad
 		}
-		return m.layers[i-1].out
+		return m.layers[i-1].mid.out
 	}
-	dx := m.norm.Backward(q, normSaved, dh, nil, below(len(m.layers)))
+	var dx *Value
+	if top := below(len(m.layers)); m.norm != nil {
+		dx = m.norm.Backward(q, normSaved, dh, nil, top)
+	} else {
+		dx = q.castStored(top, dh)
+	}
 	for i := len(m.layers) - 1; i >= 0; i-- {
 		dx = m.layers[i].backward(q.InBlock(fmt.Sprintf("layers.%d.bwd", i)), saved[i], dx, below(i))
 	}
-	m.embed.Backward(q, tokens, q.Plain(dx), m.Config.Tied)
+	m.embed.Backward(q, tokens, m.scaledEmbedding(q, "grad", q.Plain(dx)), m.Config.Tied)
 	return losses
 }
 
@@ -156,6 +180,6 @@ func (m *Model) Prefill(p *Pass, tokens *backend.Tensor) {
 // position: out is F32 [tokens, padded vocabulary].
 func (m *Model) Logits(p *Pass, tokens, out *backend.Tensor) {
 	x, _ := m.layersForward(p, tokens)
-	h, _ := m.norm.Forward(p, x, m.head.input)
+	h, _ := m.finalNorm(p, x)
 	m.head.Logits(p, h, out)
 }

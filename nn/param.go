@@ -36,7 +36,8 @@ type Param struct {
 	// if shards have padding.
 	paddedWhole, paddedGrad *backend.Tensor
 	mu, atMax               *backend.Tensor // of a gradient whose scale ranks share (shared_scale.go); nil otherwise
-	std                     float64         // standard deviation of the initial values; 0: all ones, a norm's gain
+	std                     float64         // standard deviation of the initial values; 0: all are value
+	value                   float32
 }
 
 // Elems returns the number of elements of the full tensor.
@@ -58,7 +59,7 @@ func (p *Param) Sharded() bool { return p.Master.Shape[0] < p.Shape[0] }
 // the same name and shape.
 func (p *Param) Init(seed uint64) []float32 {
 	if p.std == 0 {
-		return slices.Repeat([]float32{1}, p.Elems())
+		return slices.Repeat([]float32{p.value}, p.Elems())
 	}
 	x := make([]float32, p.Elems())
 	r := rand.New(rand.NewPCG(seed, fp8.NameKey(p.Name)))
@@ -82,7 +83,7 @@ func (p *Param) Padded(x []float32) ([]float32, error) {
 // param declares a parameter, whose master has the recipe's format if quantized, else F32.
 func (b *Base) param(name string, quantized bool, std float64, shape ...int) *Param {
 	b.declaring("parameter " + name)
-	p := &Param{Name: name, Shape: shape, Matrix: len(shape) == 2, Quantized: quantized, Rows: shape[0], std: std}
+	p := &Param{Name: name, Shape: shape, Matrix: len(shape) == 2, Quantized: quantized, Rows: shape[0], std: std, value: 1}
 	dtype := fp8.F32
 	if quantized {
 		dtype = b.Recipe.Optimizer.Master

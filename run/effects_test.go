@@ -132,7 +132,17 @@ func effects(weights, otherText string) map[string]effect {
 		"model.rope_theta": {see: programs, edit: func(c *train.Config) { c.Model.RopeTheta = 5e5 }},
 		"model.norm_eps":   {see: programs, edit: func(c *train.Config) { c.Model.NormEps = 1e-6 }},
 		"model.init_std":   {see: metrics, edit: func(c *train.Config) { c.Model.InitStd = 0.02 }},
-		"model.init":       {see: metrics, edit: func(c *train.Config) { c.Model.Init = weights }},
+		"model.init_rule":  {see: metrics, edit: func(c *train.Config) { c.Model.InitRule = "fan-in" }},
+		"model.norm":       {see: programs, edit: func(c *train.Config) { c.Model.Norm = "post" }},
+		"model.norm_gain": {
+			see: metrics, edit: func(c *train.Config) { c.Model.NormGain = 0.5 },
+			base: func(c *train.Config) { c.Model.Norm = "both" },
+		},
+		"model.final_norm":  {see: programs, edit: func(c *train.Config) { c.Model.FinalNorm = false }},
+		"model.qk_norm":     {see: programs, edit: func(c *train.Config) { c.Model.QKNorm = "frozen" }},
+		"model.layer_scale": {see: programs, edit: func(c *train.Config) { c.Model.LayerScale = new(0.0) }},
+		"model.embed_scale": {see: programs, edit: func(c *train.Config) { c.Model.EmbedScale = 2 }},
+		"model.init":        {see: metrics, edit: func(c *train.Config) { c.Model.Init = weights }},
 
 		"data.paths":     {see: metrics, edit: func(c *train.Config) { c.Data.Paths = []string{otherText} }},
 		"data.seq":       {see: programs, edit: func(c *train.Config) { c.Data.Seq = 64 }},

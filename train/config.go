@@ -48,7 +48,15 @@ type Model struct {
 	RopeTheta  float64 `toml:"rope_theta" doc:"half-split form, as in Hugging Face"`
 	NormEps    float64 `toml:"norm_eps"`
 	InitStd    float64 `toml:"init_std" doc:"standard deviation; o_proj and down_proj: times 1/sqrt(2 layers)"`
+	InitRule   string  `toml:"init_rule" doc:"fixed: init_std; fan-in: linear layers 1/sqrt(inputs)"`
 	Init       string  `toml:"init" doc:"initial weights: a Hugging Face folder or a checkpoint"`
+
+	Norm       string   `toml:"norm" doc:"pre: before attention and MLP; post: their results; both"`
+	NormGain   float64  `toml:"norm_gain" doc:"initial gain of the norms of results"`
+	FinalNorm  bool     `toml:"final_norm" doc:"a norm before the head"`
+	QKNorm     string   `toml:"qk_norm" doc:"norm of each head of queries and keys: none learned frozen"`
+	LayerScale *float64 `toml:"layer_scale,omitempty" doc:"vectors that multiply results start with this value"`
+	EmbedScale float64  `toml:"embed_scale" doc:"multiplies the rows of the embedding"`
 }
 
 // Data selects the training text and how it is split into sequences.

@@ -164,6 +164,7 @@ func (v *validator) model(m Model) {
 	}
 	v.positive("model.norm_eps", m.NormEps, 1e-5)
 	v.positive("model.init_std", m.InitStd, 0.02)
+	v.norms(m)
 	v.text("model.init", m.Init)
 }
 

@@ -193,7 +193,10 @@ func TestSuggestionsPass(t *testing.T) {
 
 // Validate rejects some value of every key, except for the few keys that accept any value.
 func TestEveryKeyIsChecked(t *testing.T) {
-	free := map[string]bool{"Seed": true, "Tied": true, "Init": true, "Paths": true, "Network": true, "Stats": true, "DirectionLR": true}
+	free := map[string]bool{
+		"Seed": true, "Tied": true, "Init": true, "FinalNorm": true, "Paths": true, "Network": true,
+		"Stats": true, "DirectionLR": true,
+	}
 	var walk func(get func(*Config) reflect.Value)
 	walk = func(get func(*Config) reflect.Value) {
 		c := Default()
@@ -218,8 +221,9 @@ func TestEveryKeyIsChecked(t *testing.T) {
 				if f.Type().Elem().Kind() == reflect.Bool {
 					continue // both values are valid
 				}
-				bad := -7
-				f.Set(reflect.ValueOf(&bad))
+				bad := reflect.New(f.Type().Elem())
+				bad.Elem().Set(reflect.ValueOf(-7).Convert(bad.Elem().Type()))
+				f.Set(bad)
 			case reflect.Slice:
 				f.Set(reflect.MakeSlice(f.Type(), 1, 1))
 			}

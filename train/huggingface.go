@@ -23,7 +23,7 @@ func HFConfig(c Config) checkpoint.Config {
 		HiddenSize: m.Dim, IntermediateSize: m.FFN, NumHiddenLayers: m.Layers,
 		NumAttentionHeads: m.Heads, NumKeyValueHeads: m.KVHeads, VocabSize: m.Vocab,
 		MaxPositionEmbeddings: c.Data.Seq, RMSNormEps: m.NormEps, RopeTheta: m.RopeTheta,
-		TieWordEmbeddings: m.Tied, HiddenAct: act, Gated: gated, TorchDType: "float32",
+		TieWordEmbeddings: m.Tied, HiddenAct: act, Gated: gated, TorchDType: "float32", Norms: m.hfNorms(),
 	}
 }
 
@@ -36,6 +36,7 @@ func FromHF(c checkpoint.Config) (nn.Config, error) {
 		FFN: c.IntermediateSize, Vocab: c.VocabSize, Tied: c.TieWordEmbeddings, Activation: activationOf(c),
 		RopeTheta: c.RopeTheta, NormEps: c.RMSNormEps, InitStd: 0.02,
 	}
+	setHFNorms(&m, c.Norms)
 	switch f, err := nn.LookupActivation(m.Activation); {
 	case err != nil:
 		return m, fmt.Errorf("hidden_act: %w", err)

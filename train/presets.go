@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"octet/internal/spelling"
+	"octet/nn"
 )
 
 // presets are the known model shapes, smallest first. tiny learns on a laptop
@@ -71,6 +72,8 @@ func Preset(name string) (Config, error) {
 			c.Model.RopeTheta = 10000
 		}
 		c.Model.NormEps = 1e-5
+		c.Model.InitRule, c.Model.Norm, c.Model.QKNorm = "fixed", string(nn.PreNorm), string(nn.NoQKNorm)
+		c.Model.NormGain, c.Model.FinalNorm, c.Model.EmbedScale = 1, true, 1
 		if c.Model.InitStd == 0 {
 			c.Model.InitStd = 0.02
 		}

@@ -15,12 +15,14 @@ import (
 // ModelConfig returns the model section as an nn.Config. The activation must be
 // filled in.
 func (c Config) ModelConfig() nn.Config {
-	return nn.Config{
+	m := nn.Config{
 		Layers: c.Model.Layers, Dim: c.Model.Dim, Heads: c.Model.Heads, KVHeads: c.Model.KVHeads,
 		FFN: c.Model.FFN, Vocab: c.Model.Vocab, Tied: c.Model.Tied,
 		Activation: nn.Activation(c.Model.Activation),
 		RopeTheta:  c.Model.RopeTheta, NormEps: c.Model.NormEps, InitStd: c.Model.InitStd,
 	}
+	c.Model.setNorms(&m)
+	return m
 }
 
 // shards returns the number of ranks that share the optimizer state.

@@ -235,6 +235,7 @@ func sameShape(have, want checkpoint.Config) error {
 		{"activation's gate", have.Gated, want.Gated},
 		{"rope_theta", have.RopeTheta, want.RopeTheta},
 		{"norm_eps", have.RMSNormEps, want.RMSNormEps},
+		{"norm", have.Norms, want.Norms},
 	} {
 		if f.have != f.want {
 			differ = append(differ, fmt.Sprintf("model.%s %v, not %v", f.key, f.have, f.want))

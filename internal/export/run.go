@@ -26,6 +26,9 @@ func FromRun(ctx context.Context, w *run.Weights, dev backend.Backend) (Model, e
 	if act := w.HF.HiddenAct; !slices.Contains(activations, act) {
 		return Model{}, fmt.Errorf("%s: octet exports models with silu, gelu or relu alone, not %q, which other programs do not know; the weights are in the checkpoint's model.safetensors", w.Path, act)
 	}
+	if !w.HF.Norms.Foreign() {
+		return Model{}, fmt.Errorf("%s: transformers has no model with these norms (model.norm %s): octet exports pre-norm models with a final norm, with qk_norm none or learned, and without layer_scale and embed_scale; the weights are in the checkpoint's model.safetensors", w.Path, w.HF.Norms)
+	}
 	hostmem.LimitGo()
 	m := Model{Config: w.HF, Param: w.Param}
 	for name, shape := range w.HF.Layout() {
