@@ -18,6 +18,10 @@ func TestConfigRoundTrip(t *testing.T) {
 		func(c *Config) { c.HiddenAct, c.Gated, c.NumKeyValueHeads = "relu", false, 1 },
 		func(c *Config) { c.HiddenAct = "geglu" },
 		func(c *Config) { c.FP8 = true },
+		func(c *Config) { c.Norms = Norms{QK: "learned"} },
+		func(c *Config) { c.Norms = Norms{QK: "frozen", LayerScale: true} },
+		func(c *Config) { c.Norms = Norms{Norm: "post", NoFinal: true, EmbedScale: 16.5} },
+		func(c *Config) { c.Norms, c.HiddenAct, c.Gated = Norms{Norm: "both", QK: "learned"}, "gelu", false },
 	} {
 		want := tiny
 		edit(&want)

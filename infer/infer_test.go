@@ -30,10 +30,13 @@ type trained struct {
 	recipe  recipe.Recipe
 }
 
-func trainSmall(t *testing.T, name string) trained {
+func trainSmall(t *testing.T, name string, edits ...func(*train.Model)) trained {
 	t.Helper()
 	c := train.Default()
 	c.Recipe = name
+	for _, edit := range edits {
+		edit(&c.Model)
+	}
 	c.Model.Layers, c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN = 2, 32, 2, 1, 48
 	c.Data.Seq, c.Train.MicroBatch, c.Train.Steps = 32, 4, 30
 	require.NoError(t, c.Resolve())
@@ -238,6 +241,15 @@ func TestParametersHaveTheModelsShape(t *testing.T) {
 func TestPrefillAgreesWithDecode(t *testing.T) {
 	for _, name := range []string{"fp8-smooth", "fp8-smooth-token", "fp8-paper", "te-block", "torchao-row", "mxfp8"} {
 		t.Run(name, func(t *testing.T) { prefillAgreesWithDecode(t, trainSmall(t, name)) })
+	}
+	for name, edit := range map[string]func(*train.Model){
+		"fog": func(m *train.Model) {
+			m.Norm, m.FinalNorm, m.QKNorm, m.EmbedScale = "post", false, "frozen", 16
+		},
+		"both":        func(m *train.Model) { m.Norm, m.QKNorm = "both", "learned" },
+		"layer scale": func(m *train.Model) { m.LayerScale = new(0.1) },
+	} {
+		t.Run(name, func(t *testing.T) { prefillAgreesWithDecode(t, trainSmall(t, "fp8-smooth", edit)) })
 	}
 }
 

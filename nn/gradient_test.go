@@ -25,6 +25,8 @@ type lossProblem struct {
 	run   backend.Executable
 	loss  *backend.Tensor
 	nodes int
+
+	program *backend.Program
 }
 
 // newLossProblem records the model in FP32; rows give formats to GEMM operands.
@@ -51,7 +53,7 @@ func newLossProblem(t *testing.T, c nn.Config, seq int, rows ...recipe.Row) *los
 	dev := ref.Open(nil, ref.Exact)
 	loaded, err := dev.Load(p)
 	require.NoError(t, err)
-	lp := &lossProblem{t: t, model: m, dev: dev, run: loaded[0], loss: loss, nodes: len(p.Nodes())}
+	lp := &lossProblem{t: t, model: m, dev: dev, run: loaded[0], loss: loss, nodes: len(p.Nodes()), program: p}
 
 	rng := rand.New(rand.NewPCG(7, 7))
 	ids := make([]float64, batch*seq)

@@ -27,6 +27,8 @@ func TestSameShape(t *testing.T) {
 			f.SetFloat(f.Float() + 1)
 		case reflect.Bool:
 			f.SetBool(!f.Bool())
+		case reflect.Struct: // Norms
+			f.Field(0).SetString("post")
 		default:
 			f.SetString("gelu")
 		}
