@@ -224,7 +224,7 @@ func (b *builder) sumParts(o *backend.SumParts) error {
 		return b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", o.X, o.X.Block)
 	}
 	if o.Rounded {
-		scale = func(uint64) value { return absent }
+		scale = func(uint64) value { return b.constant(1) }
 	}
 	var sum value
 	for i := range parts {
@@ -253,5 +253,5 @@ func (b *builder) rounded(v value, d fp8.DType) value {
 		v = b.clipped(v, d.Max())
 	}
 	codes := b.nodes("convert_to_fp8_"+v.typ.String(), libsynapse.CastParams(libsynapse.Nearest), outputs(v, false, b.typeOf(d)), v)
-	return b.dequantized(codes[0], absent)
+	return b.dequantized(codes[0], b.constant(1))
 }
