@@ -40,6 +40,11 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 			agree(t, c, steps(t, c, "emu", 10), steps(t, c, "cuda", 10))
 		})
 	}
+	t.Run("gradients in e4m3", func(t *testing.T) {
+		c := compared("fp8-lm-adam")
+		c.Train.Accumulate = 2
+		agree(t, c, steps(t, c, "emu", 4), steps(t, c, "cuda", 4))
+	})
 	t.Run("rotated", func(t *testing.T) {
 		c := compared("fp8-delayed")
 		c.Precision.Rows = []train.PrecisionRow{{Scope: "layers.*", GEMM: "wgrad", Hadamard: 16, Signs: "seed"}}

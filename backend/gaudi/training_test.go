@@ -107,7 +107,7 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 	for _, m := range modes {
 		t.Run(m.model+m.options, func(t *testing.T) {
 			m.begin(t, "1")
-			recipes := compared
+			recipes := append([]string{"fp8-lm-adam"}, compared...)
 			if m.options != "" { // options affect only GEMMs and casts
 				recipes = []string{"fp8-smooth"}
 			}

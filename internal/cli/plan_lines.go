@@ -15,7 +15,7 @@ func (p planned) printLines(w io.Writer) {
 	fmt.Fprintf(w, "\npersistent, by use: for the %s weights of linear layers, and for the rest\n", writers.Count(p.LayerParameters))
 	fmt.Fprintln(w, "bytes per weight\tfp32\there\tformat\tbytes\tsaved\trest")
 	each := func(n int64) string { return fmt.Sprintf("%.2f", float64(n)/float64(max(1, p.LayerParameters))) }
-	print := func(l train.Line) {
+	write := func(l train.Line) {
 		fp32, saved, formats := "", "", strings.Join(l.Formats, " ")
 		if len(l.Formats) > 2 {
 			formats = "mixed"
@@ -28,9 +28,9 @@ func (p planned) printLines(w io.Writer) {
 	sum := train.Line{Name: "sum"}
 	for i, l := range p.Memory.Lines {
 		if i > 0 && l.FP32 == 0 && p.Memory.Lines[i-1].FP32 > 0 {
-			print(sum)
+			write(sum)
 		}
-		print(l)
+		write(l)
 		sum.FP32, sum.Layers, sum.Rest = sum.FP32+l.FP32, sum.Layers+l.Layers, sum.Rest+l.Rest
 	}
 	if len(p.Traffic) == 0 {
