@@ -246,6 +246,9 @@ func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
 		c.Scaling = s
 	}
 	c.Scaling = cmp.Or(c.Scaling, Current)
+	if c.Scaling == Direction && c.DType.Format().Kind != fp8.Integer {
+		c.Scaling = Current // as on a device with FP8 in place of INT8
+	}
 	c.Granularity = cmp.Or(c.Granularity, PerTensor)
 	c.Scale = cmp.Or(c.Scale, Pow2)
 	if !c.Hadamard.On() {

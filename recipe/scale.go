@@ -18,7 +18,8 @@ const (
 	Current          // from the operand's own amax, computed before the cast
 	Delayed          // from the amax history of earlier steps
 	// Direction is current for gradients in an integer format: from the value at which clipping
-	// changes the direction of the tensor least (Unified INT8, arXiv 1912.12607).
+	// changes the direction of the tensor least (Unified INT8, arXiv 1912.12607). In other
+	// formats it is Current.
 	Direction
 )
 

@@ -118,8 +118,7 @@ func TestDirectionIsRefused(t *testing.T) {
 		row  PrecisionRow
 		want string
 	}{
-		{PrecisionRow{Operand: "grad", Format: "e5m2"}, "scaling direction is for integer formats, stochastic, with one scale"},
-		{PrecisionRow{Operand: "grad", Granularity: "row"}, "scaling direction is for integer formats"},
+		{PrecisionRow{Operand: "grad", Granularity: "row"}, "scaling direction is for integer formats, stochastic, with one scale"},
 		{PrecisionRow{Operand: "grad", Rounding: "nearest"}, "scaling direction is for integer formats"},
 		{PrecisionRow{Operand: "input", GEMM: "wgrad", Scaling: "direction", Rounding: "stochastic"}, "input of wgrad has scaling direction, which is for gradients (give its row operand grad)"},
 	} {
@@ -130,6 +129,10 @@ func TestDirectionIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, refused.want)
 	}
 	c = small(t, "int8-unified")
+	c.Precision.Rows = []PrecisionRow{{Scope: "layers.*", Operand: "grad", Format: "e5m2"}}
+	r, err := c.ResolvedRecipe()
+	require.NoError(t, err)
+	require.Equal(t, recipe.Current, r.Cast(recipe.Layer{Scope: "layers.0.mlp.up_proj"}, recipe.Wgrad, recipe.Grad).Scaling)
 	c.Precision.Rows = []PrecisionRow{{Scope: "lm_head", Operand: "grad", Format: "int8", Scaling: "direction", Granularity: "tensor", Rounding: "stochastic"}}
 	_, err = NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "this gradient exists in chunks of tokens only")
