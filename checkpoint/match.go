@@ -118,7 +118,7 @@ func (s *Tensors) Match(c Config) error {
 }
 
 // foreignParam matches parameters of other architectures and of adapters.
-var foreignParam = regexp.MustCompile(`\.bias$|\.[qk]_norm\.|lora_`)
+var foreignParam = regexp.MustCompile(`\.bias$|lora_`)
 
 // rejectUnread returns an error if there are tensors that the model does not read, and
 // names one of them. It advises removal only for a tensor that is not a parameter by its

@@ -104,7 +104,7 @@ func TestMatch(t *testing.T) {
 		{tiny, remove(up), `there is no tensor "model.layers.0.mlp.up_proj.weight"`},
 		{tiny, remove(headWeight), `there is no tensor "lm_head.weight"`},
 		{tiny, add(f32(q+".bias", 1)), `the model in config.json does not read tensor "model.layers.0.self_attn.q_proj.bias": octet has no such parameter`},
-		{tiny, add(f32("model.layers.0.self_attn.q_norm.weight", 1)), `does not read tensor "model.layers.0.self_attn.q_norm.weight": octet has no such parameter`},
+		{tiny, add(f32("model.layers.0.self_attn.q_norm.weight", 1)), `does not read tensor "model.layers.0.self_attn.q_norm.weight": config.json and the weights are of different models`},
 		{tiny, add(f32(q+".lora_A.weight", 1), f32(q+".lora_B.weight", 1), f32(q+".lora_C.weight", 1)), `nor 2 others: octet has no such parameter`},
 		{tiny, add(f32("a.extra", 1), f32(q+".bias", 1)), `does not read tensor "model.layers.0.self_attn.q_proj.bias" nor 1 other: octet has no such parameter`},
 		{tiny, add(f32("a.extra", 1)), `does not read tensor "a.extra": config.json and the weights are of different models; remove the tensor if it does not change what the model computes`},

@@ -77,4 +77,7 @@ func TestExportSaysWhatFailed(t *testing.T) {
 func TestExportRefusesOtherActivations(t *testing.T) {
 	_, err := FromRun(t.Context(), &run.Weights{Path: "runs/mine", HF: checkpoint.Config{HiddenAct: "mine", Gated: true}}, nil)
 	require.ErrorContains(t, err, `runs/mine: octet exports models with silu, gelu or relu alone, not "mine"`)
+	fog := checkpoint.Config{HiddenAct: "silu", Gated: true, Norms: checkpoint.Norms{Norm: "post", NoFinal: true}}
+	_, err = FromRun(t.Context(), &run.Weights{Path: "runs/mine", HF: fog}, nil)
+	require.ErrorContains(t, err, "runs/mine: transformers has no model with these norms (model.norm post final_norm=false)")
 }

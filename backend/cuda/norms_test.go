@@ -1,0 +1,27 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"testing"
+
+	"octet/train"
+)
+
+// Models with other norms than Llama's train on the stand-ins as on emu: FOG's norms of results,
+// queries and keys and its scale of the embedding; and a layer scale.
+func TestNormsAgreeWithEmu(t *testing.T) {
+	standIns(t)
+	for name, edit := range map[string]func(m *train.Model){
+		"fog": func(m *train.Model) {
+			m.Norm, m.FinalNorm, m.QKNorm, m.EmbedScale = "post", false, "frozen", 16
+		},
+		"layer scale": func(m *train.Model) { m.LayerScale, m.QKNorm = new(0.1), "learned" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := compared("fp8-delayed")
+			edit(&c.Model)
+			agree(t, c, steps(t, c, "emu", 10), steps(t, c, "cuda", 10))
+		})
+	}
+}
