@@ -47,6 +47,7 @@ func TestChanges(t *testing.T) {
 // Values contains every key that affects results.
 func TestValuesAreWhole(t *testing.T) {
 	c := train.Default()
+	c.Model.LayerScale = new(0.0) // absent otherwise
 	require.NoError(t, c.Resolve())
 	values, err := Values(c)
 	require.NoError(t, err)

@@ -31,7 +31,13 @@ activation = "smooth-swiglu"   # from the recipe unless given: swiglu, smooth-sw
 rope_theta = 10000.0       # half-split form, as in Hugging Face
 norm_eps = 1e-5
 init_std = 0.06            # o_proj and down_proj: times 1/sqrt(2 layers)
+init_rule = "fixed"
 init = ""
+norm = "pre"
+norm_gain = 1.0
+final_norm = true
+qk_norm = "none"
+embed_scale = 1.0
 
 [data]
 paths = []                 # empty: the embedded default
