@@ -107,7 +107,8 @@ type Cast struct {
 
 	// Precision is the format that values are rounded to if Out's has more values: one that
 	// BF16 contains (fp8.Format.Container), such as E8M5, for an Out in BF16. It rounds to
-	// nearest even, and overflows to infinity as BF16 does.
+	// nearest even, and overflows to infinity as BF16 does; a masked one truncates
+	// (fp8.ParseDType).
 	Precision fp8.DType
 
 	// Rule says how block scales follow from the blocks' amaxes. Limit applies to scales

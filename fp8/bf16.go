@@ -28,7 +28,7 @@ func EncodeBF16Stochastic(dst []uint16, src []float32, key, index uint64) {
 }
 
 // EncodeBF16As rounds src to the nearest values of d, ties to even, and writes their BF16
-// codes to dst. d is a format that BF16 contains, such as E8M5 (Format.Container), or BF16
+// codes to dst. A masked d truncates (ParseDType). d is a format that BF16 contains, such as E8M5 (Format.Container), or BF16
 // itself. Overflow gives infinity, as in EncodeBF16: such a format has no scale either.
 //
 // EncodeBF16As panics if dst is shorter than src or BF16 does not contain d.
@@ -40,6 +40,12 @@ func EncodeBF16As(dst []uint16, src []float32, d DType) {
 		return
 	case f.Container != BF16:
 		panic(fmt.Sprintf("fp8: EncodeBF16As: bf16 does not contain %s", d))
+	case f.Mask:
+		EncodeBF16(dst, src)
+		for i, code := range dst[:len(src)] {
+			dst[i] = uint16(f.masked(uint32(code)))
+		}
+		return
 	}
 	dst = dst[:len(src)]
 	smallest, drop, limit, _ := f.castConstants()

@@ -55,7 +55,10 @@ type Format struct {
 	Mantissa int // bits; of an integer the bits besides the sign
 	Bias     int
 	Special  Special
-	Bits     int // of a code
+	// Mask says that a cast clears bits of the nearest BF16 value instead of rounding to the
+	// nearest value of the format: see ParseDType.
+	Mask bool
+	Bits int // of a code
 	// Store is the number of bits of an element in memory: 32, 16, 8, or 4 for two
 	// elements in a byte, the first in the low half.
 	Store int
@@ -249,8 +252,8 @@ func (d DType) IsWide() bool {
 	return r.Kind == Float && r.Bits >= 16
 }
 
-// Smallest returns the smallest positive value: that of code 1, of which all finite values
-// are multiples. It is 0 for I32.
+// Smallest returns the smallest positive value. In formats with codes of their own all finite
+// values are multiples of it. It is 0 for I32.
 func (d DType) Smallest() float32 {
 	r := d.row()
 	switch r.Kind {
@@ -258,6 +261,9 @@ func (d DType) Smallest() float32 {
 		return 0
 	case Power:
 		return 0x1p-127
+	}
+	if r.Mask {
+		return r.value(1 << r.Mantissa) // there are no subnormal values
 	}
 	return r.value(1)
 }
@@ -290,17 +296,22 @@ func (d DType) IsFloat() bool { return d.row().Bits > 0 && d != I32 }
 
 // grammar matches the names of floating-point formats: bits of exponent and mantissa,
 // bias, and special codes.
-var grammar = regexp.MustCompile(`^e([1-8])m([1-7])(?:b([0-9]+))?(fin|fn|ieee|fnuz|p3109)?$`)
+var grammar = regexp.MustCompile(`^e([1-8])m([1-7])(?:b([0-9]+))?(fin|fn|ieee|fnuz|p3109|mask)?$`)
 
 // ParseDType returns the DType that String names s, ignoring case. Any name of the form
 //
-//	e<exponent bits>m<mantissa bits>[b<bias>][fin|fn|ieee|fnuz|p3109]
+//	e<exponent bits>m<mantissa bits>[b<bias>][fin|fn|ieee|fnuz|p3109|mask]
 //
 // is a format, such as e3m4, e5m2fnuz and e4m3b11: see Special for the suffixes. Without
 // one, E4M3 is FN, other formats of eight bits or more are IEEE, smaller ones are Fin.
 // The bias is by default 2^(exponent bits - 1) - 1, for FNUZ and P3109 one more. A format
 // of up to eight bits, the sign included, has codes of its own; a larger one rounds values
 // of BF16, which must contain it (e8m5). Two names of one format give the same DType.
+//
+// A larger format may have the suffix mask (e8m5mask). A cast to it truncates: it rounds to
+// BF16, clears the mantissa bits that the format lacks, gives 0 for magnitudes below the
+// smallest normal value, and the largest value for finite magnitudes above it. Infinity and
+// NaN stay. Such formats are those of "To FP8 and Back Again" (arXiv 2405.18710).
 //
 // ParseDType also accepts "f32" and "f16". The error for an unknown name suggests a known one.
 func ParseDType(s string) (DType, error) {
@@ -372,6 +383,7 @@ func parametric(m []string) (f Format, err error) {
 			f.Special = Special(s)
 		}
 	}
+	f.Mask = m[4] == "mask"
 	standard := defaultBias(f.Exponent, f.Special)
 	f.Bias = standard
 	if m[3] != "" {
@@ -380,8 +392,10 @@ func parametric(m []string) (f Format, err error) {
 		}
 	}
 	switch {
+	case f.Mask && (bits <= 8 || bits >= 16):
+		return f, errors.New("a mask clears bits of bf16 and leaves nine to fifteen, such as e8m3mask and e5m7mask")
 	case bits > 8 && (f.Special != IEEE || f.Bias != standard):
-		return f, errors.New("a format of more than eight bits is rounded bf16 and takes no suffix and no bias")
+		return f, errors.New("a format of more than eight bits is rounded bf16 and takes no bias and no suffix but mask")
 	case bits > 8 && f.Exponent == 1:
 		return f, errors.New("infinity takes the larger of two exponents: all numbers would be subnormal (use two or more bits of exponent)")
 	case f.Exponent == 1 && f.Special == IEEE:
@@ -393,6 +407,9 @@ func parametric(m []string) (f Format, err error) {
 	}
 	if f.Special != usual {
 		f.Name += specialNames[f.Special]
+	}
+	if f.Mask {
+		f.Name += "mask"
 	}
 	if f.Name == "e4m3fnuz" || f.Name == "e5m2fnuz" {
 		f.File = "F8_" + strings.ToUpper(f.Name)

@@ -45,8 +45,8 @@ func TestParseDType(t *testing.T) {
 		"e4m3x":      `unknown number format "e4m3x"`,
 		"e1m3ieee":   "ieee reserves the larger of two exponents",
 		"e1m7":       "infinity takes the larger of two exponents",
-		"e8m3fn":     "takes no suffix and no bias",
-		"e6m5b3":     "takes no suffix and no bias",
+		"e8m3fn":     "takes no bias and no suffix but mask",
+		"e6m5b3":     "takes no bias and no suffix but mask",
 		"e4m3b65":    "the bias is 65, must be at most 64",
 		"e4m3b99999": "the bias is 99999, must be at most 64",
 	} {

@@ -69,7 +69,8 @@ const (
 // NaN is 0xff, and so is overflow without saturation. (ml_dtypes instead gives
 // NaN for zero and negative values.) For the scales of MX blocks use MXScale.
 //
-// The code of a format that BF16 contains (Format.Container) is that of BF16.
+// The code of a format that BF16 contains (Format.Container) is that of BF16. A masked format
+// truncates the nearest BF16 value (ParseDType).
 //
 // Nearest panics if d is not a float format.
 func (d DType) Nearest(x float32, o Overflow) uint32 {
@@ -77,6 +78,9 @@ func (d DType) Nearest(x float32, o Overflow) uint32 {
 		return nearestE8M0(x, o)
 	}
 	f := d.floatRow("Nearest")
+	if f.Mask {
+		return f.masked(BF16.Nearest(x, o))
+	}
 	a := math.Float32bits(x) &^ signBit
 	if a > infBits {
 		return f.stored(f.nan)
@@ -107,6 +111,9 @@ func (d DType) Stochastic(x float32, random uint32, o Overflow) uint32 {
 		panic("fp8: Stochastic: e8m0 is a scale format and has no stochastic rounding")
 	}
 	f := d.floatRow("Stochastic")
+	if f.Mask {
+		return f.masked(BF16.Stochastic(x, random, o))
+	}
 	a := math.Float32bits(x) &^ signBit
 	if a > infBits {
 		return f.stored(f.nan)
@@ -198,6 +205,22 @@ func (f *format) stored(code uint32) uint32 {
 		return rows[BF16].nan
 	}
 	return math.Float32bits(f.float32(code)) >> 16
+}
+
+// masked returns the BF16 code of a masked format for a BF16 code.
+func (f *format) masked(code uint32) uint32 {
+	const sign, infinity = 1 << 15, 0x7f80
+	smallest, largest := uint32(127+f.minExponent)<<7, math.Float32bits(f.max)>>16
+	a := code &^ sign
+	switch {
+	case a >= infinity:
+		return code
+	case a < smallest:
+		a = 0
+	case a > largest:
+		a = largest
+	}
+	return code&sign | a>>(7-f.Mantissa)<<(7-f.Mantissa)
 }
 
 // truncate rounds the float32 with the bits a, non-negative and not NaN, toward

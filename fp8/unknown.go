@@ -44,6 +44,6 @@ func unknown(given, name string) error {
 	default:
 		reason = spelling.DidYouMean(name, names)
 	}
-	return fmt.Errorf("unknown number format %q%s (known: %s, and e<1 to 8 bits of exponent>m<1 to 7 of mantissa>, with an optional b<bias, at most 64> and fin, fn, ieee, fnuz or p3109)",
+	return fmt.Errorf("unknown number format %q%s (known: %s, and e<1 to 8 bits of exponent>m<1 to 7 of mantissa>, with an optional b<bias, at most 64> and fin, fn, ieee, fnuz, p3109 or mask)",
 		given, reason, strings.Join(names, ", "))
 }

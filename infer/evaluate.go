@@ -23,7 +23,11 @@ type Evaluator struct {
 	program               backend.Executable
 	tokens, targets, loss *backend.Tensor
 	batch, seq            int
-	ids, next             []int32 // of a batch: tokens and targets
+	ids, next             []int32         // of a batch: tokens and targets
+	last                  *backend.Tensor // logits after the last token of each window; nil if not asked for
+	// Sharpness is the mean of the function Sharpness over the windows of the last stream,
+	// without an incomplete one. Only the Evaluator of NewSharpnessEvaluator measures it.
+	Sharpness float64
 	// Calibrated is the number of tokens from which the scales were measured; 0 if they
 	// were saved with the weights, or the recipe needs none.
 	Calibrated int64
@@ -38,6 +42,15 @@ const calibrationBatches = 16
 // to 16 batches, spread evenly over the tokens of calibration; if that is nil, the error
 // wraps ErrNoScales. Other errors are about the model, the recipe, the weights or the device.
 func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int, calibration data.Tokens) (*Evaluator, error) {
+	return newEvaluator(ctx, c, r, w, dev, batch, seq, calibration, false)
+}
+
+// NewSharpnessEvaluator is NewEvaluator for an Evaluator that also measures Sharpness.
+func NewSharpnessEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int, calibration data.Tokens) (*Evaluator, error) {
+	return newEvaluator(ctx, c, r, w, dev, batch, seq, calibration, true)
+}
+
+func newEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int, calibration data.Tokens, sharpness bool) (*Evaluator, error) {
 	s, err := newSession(c, r, dev.Spec())
 	if err != nil {
 		return nil, err
@@ -50,8 +63,11 @@ func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 		targets: s.vars.Tensor(backend.Input, "targets", fp8.I32, n),
 		loss:    s.vars.Tensor(backend.Output, "loss", fp8.F32, 1),
 	}
+	if sharpness {
+		e.last = s.vars.Tensor(backend.Output, "last", fp8.F32, batch, c.PaddedVocab())
+	}
 	p := s.pass("eval", batch, seq)
-	p.Add(&backend.Sum{X: s.model.Loss(p, e.tokens, e.targets), Out: e.loss})
+	p.Add(&backend.Sum{X: s.model.LossAndLast(p, e.tokens, e.targets, e.last), Out: e.loss})
 	scales, err := s.scales(w)
 	if !errors.Is(err, ErrNoScales) {
 		calibration = nil
@@ -144,6 +160,7 @@ func (e *Evaluator) Evaluate(ctx context.Context, stream data.Tokens, report fun
 		return 0, err
 	}
 	total, done := 0.0, int64(0)
+	var sharp mean
 	for first := int64(0); first < sweep.Rows(); first += int64(e.batch) {
 		n, err := e.feed(sweep, first)
 		if err != nil {
@@ -159,10 +176,16 @@ func (e *Evaluator) Evaluate(ctx context.Context, stream data.Tokens, report fun
 		if total += float64(sum[0]); total-total != 0 {
 			return 0, fmt.Errorf("the loss of tokens %d to %d is %v, although all weights are finite; octet inspect shows the largest value of each tensor", done, done+int64(n), sum[0])
 		}
+		if e.last != nil {
+			if err := e.addSharpness(&sharp); err != nil {
+				return 0, err
+			}
+		}
 		done += int64(n)
 		if report != nil {
 			report(done, sweep.Targets(), total/float64(done))
 		}
 	}
+	e.Sharpness = sharp.sum / float64(sharp.n)
 	return total / float64(sweep.Targets()), nil
 }

@@ -83,6 +83,17 @@ func (h *Head) Logits(p *Pass, x *Value, out *backend.Tensor) {
 	})
 }
 
+// last appends the logits after the last token of each sequence: out is F32 [batch, padded
+// vocabulary].
+func (h *Head) last(p *Pass, x *Value, out *backend.Tensor) {
+	for i := range p.Batch {
+		p.named(h.Scope).Add(&backend.MatMul{
+			A: x.As(h.fprop.a).RowRange((i+1)*p.Seq-1, 1), B: h.cachedAs(h.fprop.b), TransB: true,
+			Out: out.RowRange(i, 1), Accum: backend.Fast,
+		})
+	}
+}
+
 // headRows returns the number of tokens in a chunk. Chunks are about equal and a
 // multiple of unit. A chunk may hold minTokens even where headElems allows fewer.
 func headRows(tokens, vocab, minTokens, unit int) int {

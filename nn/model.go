@@ -133,8 +133,17 @@ func (m *Model) finalNorm(p *Pass, x *backend.Tensor) (*Value, *normSaved) {
 // Loss appends a forward pass and each token's cross-entropy: F32 [tokens],
 // in nats, 0 where the target is negative.
 func (m *Model) Loss(p *Pass, tokens, targets *backend.Tensor) *backend.Tensor {
+	return m.LossAndLast(p, tokens, targets, nil)
+}
+
+// LossAndLast is Loss. It also writes the logits after the last token of each sequence to
+// last, F32 [batch, padded vocabulary], unless that is nil.
+func (m *Model) LossAndLast(p *Pass, tokens, targets, last *backend.Tensor) *backend.Tensor {
 	x, _ := m.layersForward(p, tokens)
 	h, _ := m.finalNorm(p, x)
+	if last != nil {
+		m.head.last(p, h, last)
+	}
 	losses, _ := m.head.Loss(p, h, targets, false)
 	return losses
 }

@@ -137,6 +137,7 @@ func (k Kind) String() string {
 }
 
 var builtIn = func() []Recipe {
+	peers := append(peers, masks...)
 	for i := range peers {
 		peers[i].Kind = Peer
 	}
@@ -144,6 +145,7 @@ var builtIn = func() []Recipe {
 		states[i].Kind = PeerState
 	}
 	failing := append(failing, msAMPControl)
+	failing = append(failing, maskControl)
 	for i := range failing {
 		failing[i].Kind = Failing
 	}

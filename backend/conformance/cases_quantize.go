@@ -89,7 +89,7 @@ func (s *suite) quantizeFormats() {
 
 // quantizePrecisions adds casts to BF16 with fewer bits, beside one with all bits.
 func (s *suite) quantizePrecisions() {
-	for _, name := range []string{"e8m3", "e8m5", "e7m7", "e5m4"} {
+	for _, name := range []string{"e8m3", "e8m5", "e7m7", "e5m4", "e8m3mask", "e5m7mask"} {
 		precision, _ := fp8.ParseDType(name) // the grammar of formats has them
 		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
 			for _, transpose := range []bool{false, true} {

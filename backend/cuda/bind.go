@@ -284,7 +284,11 @@ func precisionWord(d fp8.DType) uint64 {
 		return 0
 	}
 	f := d.Format()
-	return uint64(23-f.Mantissa) | uint64(128-f.Bias)<<8 | uint64(math.Float32bits(d.Max()))<<32
+	word := uint64(23-f.Mantissa) | uint64(128-f.Bias)<<8 | uint64(math.Float32bits(d.Max()))<<32
+	if f.Mask {
+		word |= 1 << 16
+	}
+	return word
 }
 
 // table appends words to the tables and returns their device address.

@@ -20,8 +20,9 @@ type evalCmd struct {
 	Model  string   `arg:"" name:"run or checkpoint" help:"A run folder, a checkpoint, or a Hugging Face folder."`
 	Data   []string `placeholder:"PATH" sep:"none" help:"A file or folder to evaluate on completely; may be repeated; default: the run's validation data."`
 	Recipe string   `placeholder:"NAME|FILE" help:"Evaluate in another precision: a recipe such as fp32, or a recipe file; default: the run's recipe."`
-	Quant  []string `aliases:"ladder" placeholder:"NAME" help:"Evaluate the model quantized after training, and print the loss above the unquantized model: w8a8-fp8, w4a16-g128 and others above; --ladder is the same flag."`
+	Quant  []string `aliases:"ladder" xor:"losses" placeholder:"NAME" help:"Evaluate the model quantized after training, and print the loss above the unquantized model: w8a8-fp8, w4a16-g128 and others above; --ladder is the same flag."`
 	Seq    int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256."`
+	Sharp  bool     `name:"sharpness" xor:"losses" help:"Also print the sharpness of the loss around the last logits of each window."`
 	JSON   bool     `help:"Print one JSON object."`
 	device
 }
@@ -32,10 +33,13 @@ func (evalCmd) Help() string {
 
 --quant computes what it does not quantize in BF16, or in --recipe fp32. GPTQ (w4a16-g128) and SmoothQuant (-smooth) observe the model on such batches. ` + schemesHelp() + `
 
+The sharpness of a window is 100·(max f(y+z) − f(y)) / (1 + f(y)): y are its last logits, f is the cross-entropy, |z| is at most 5e-4·(|y|+1) for each logit. It is that of arXiv 2405.18710.
+
 Examples:
   octet eval runs/mine
   octet eval runs/mine --data book.txt --recipe fp32
   octet eval runs/mine --quant w8a8-fp8,w4a16-g128,w4a16-g128-rtn
+  octet eval runs/mine --recipe fp8-current --sharpness
   octet eval runs/mine/checkpoints/step-00000200 --json`
 }
 
@@ -53,6 +57,7 @@ type evaluated struct {
 	Loss        writers.Float  `json:"loss"` // nats per token
 	Perplexity  writers.Float  `json:"perplexity"`
 	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"` // bytes as tokens only
+	Sharpness   *writers.Float `json:"sharpness,omitempty"`
 	Calibrated  int64          `json:"calibration_tokens,omitempty"`
 	Quantized   []rung         `json:"quantized,omitempty"`
 }
@@ -82,7 +87,11 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	d := memoryLimited{compileNotice{dev, t.err}, "the evaluation", "use a smaller --seq, or a machine with more memory"}
-	evaluator, err := infer.NewEvaluator(ctx, w.Model, w.Recipe, w, d, batch, seq, corpus.Train)
+	open := infer.NewEvaluator
+	if c.Sharp {
+		open = infer.NewSharpnessEvaluator
+	}
+	evaluator, err := open(ctx, w.Model, w.Recipe, w, d, batch, seq, corpus.Train)
 	if err != nil {
 		return modelError(err)
 	}
@@ -101,6 +110,10 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		bits := writers.Float(loss / math.Ln2)
 		e.BitsPerByte = &bits
 	}
+	if c.Sharp {
+		sharpness := writers.Float(evaluator.Sharpness)
+		e.Sharpness = &sharpness
+	}
 	if c.JSON {
 		return json.NewEncoder(t.out).Encode(e)
 	}
@@ -116,6 +129,9 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	fmt.Fprintf(tw, "loss\t%.4f nats per token\nperplexity\t%.3f\n", e.Loss, e.Perplexity)
 	if e.BitsPerByte != nil {
 		fmt.Fprintf(tw, "bits per byte\t%.4f\n", *e.BitsPerByte)
+	}
+	if e.Sharpness != nil {
+		fmt.Fprintf(tw, "sharpness\t%.4f\n", *e.Sharpness)
 	}
 	return tw.Flush()
 }

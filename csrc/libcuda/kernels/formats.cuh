@@ -98,13 +98,20 @@ template <int FORMAT, bool RANDOM> __device__ inline u32 encode_bits(float x, u3
 // reduced rounds to a format with the exponents of BF16 or fewer and at most as many bits
 // (fp8.EncodeBF16As), to nearest even; overflow is infinity. precision holds, from the
 // lowest byte, the bits of FP32's significand that are dropped, the FP32 exponent field of
-// the smallest normal value and, in the high half, the FP32 bits of the largest value.
-// precision 0 changes nothing.
+// the smallest normal value, a byte that is 1 for a mask and, in the high half, the FP32 bits
+// of the largest value. precision 0 changes nothing. A mask (fp8.ParseDType) truncates the
+// nearest BF16 value and has neither subnormals nor overflow.
 __device__ inline float reduced(float x, u64 precision) {
 	const u32 drop = precision & 0xff, smallest = (u32)(precision >> 8 & 0xff) << 23, bits = __float_as_uint(x);
 	u32 a = bits & 0x7fffffffu;
 	if (!precision || a > 0x7f800000u)
 		return x;
+	if (precision >> 16 & 1) {
+		a = (a + 0x7fff + (a >> 16 & 1)) >> drop << drop;
+		if (a < 0x7f800000u)
+			a = a < smallest ? 0 : min(a, (u32)(precision >> 32));
+		return __uint_as_float(a | (bits & 0x80000000u));
+	}
 	if (a < smallest) {
 		const float subnormal = __uint_as_float(smallest + (drop << 23)); // its unit is that of the subnormals
 		a = __float_as_uint(__fsub_rn(__fadd_rn(__uint_as_float(a), subnormal), subnormal));
