@@ -362,6 +362,36 @@ func TestEvaluateReports(t *testing.T) {
 	require.Equal(t, loss, mean)
 }
 
+// The sharpness of an evaluation is the mean over the complete windows, each from the logits
+// that generation has after its last token, without the four columns of padding.
+func TestEvaluateSharpness(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-head"} {
+		m := trainSmall(t, name, func(c *train.Model) { c.Vocab = 300 })
+		c := m.config.ModelConfig()
+		require.Equal(t, 304, c.PaddedVocab())
+		e, err := infer.NewSharpnessEvaluator(t.Context(), c, m.recipe, m.weights, device(t), 4, 32, nil)
+		require.NoError(t, err)
+		loss, err := e.Evaluate(t.Context(), m.val[:301], nil)
+		require.NoError(t, err)
+		plain, err := evaluate(t, m, m.recipe, m.weights, device(t), m.val[:301], 4, 32)
+		require.NoError(t, err)
+		require.Equal(t, plain, loss)
+		want := 0.0
+		for from := 0; from < 9*32; from += 32 {
+			g, err := infer.NewGenerator(t.Context(), c, m.recipe, m.weights, device(t), 32)
+			require.NoError(t, err)
+			ids := make([]int32, 32)
+			for i := range ids {
+				ids[i] = int32(m.val[from+i])
+			}
+			logits, err := g.Logits(t.Context(), ids)
+			require.NoError(t, err)
+			want += infer.Sharpness(logits[31], int(m.val[from+32])) / 9
+		}
+		require.InEpsilon(t, want, e.Sharpness, 1e-3, name)
+	}
+}
+
 // mute is a device that fails to copy results.
 type mute struct{ backend.Backend }
 

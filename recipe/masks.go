@@ -15,9 +15,12 @@ func masked(format, summary, differs string) Recipe {
 }
 
 var masks = []Recipe{
-	masked("e8m3", "BF16 truncated to 3 mantissa bits", "Here the exponent keeps eight bits."),
-	masked("e5m7", "BF16 clipped to 5 exponent bits", "A value below 2^-14 becomes 0, one above 65280 becomes 65280."),
+	masked("e8m3", "BF16 truncated to 3 mantissa bits", "The exponent keeps eight bits."),
+	masked("e7m7", "BF16 clipped to 7 exponent bits", "A value below 2^-62 becomes 0. The paper's E7M7 fails to train; this one trains like bf16."),
 }
 
-// maskControl has a range in which hardly any gradient is.
-var maskControl = masked("e4m7", "BF16 clipped to 4 exponent bits: gradients become 0", "A value below 2^-6 becomes 0, one above 255 becomes 255.")
+// narrowMasks have a range that most gradients, or all of them, are below.
+var narrowMasks = []Recipe{
+	masked("e5m7", "BF16 clipped to 5 exponent bits: most gradients become 0", "A value below 2^-14 becomes 0, one above 65280 becomes 65280."),
+	masked("e4m7", "BF16 clipped to 4 exponent bits: gradients become 0", "A value below 2^-6 becomes 0, one above 255 becomes 255."),
+}

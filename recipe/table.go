@@ -145,7 +145,7 @@ var builtIn = func() []Recipe {
 		states[i].Kind = PeerState
 	}
 	failing := append(failing, msAMPControl)
-	failing = append(failing, maskControl)
+	failing = append(failing, narrowMasks...)
 	for i := range failing {
 		failing[i].Kind = Failing
 	}
