@@ -184,8 +184,9 @@ func effects(weights, otherText string) map[string]effect {
 			see: programs, edit: func(c *train.Config) { c.Optimizer.DirectionLR = true },
 			base: func(c *train.Config) { c.Recipe = "int8-unified" },
 		},
-		"optimizer.stats": {see: programs, edit: func(c *train.Config) { c.Optimizer.Stats = true }},
-		"optimizer.clip":  {see: programs, edit: func(c *train.Config) { c.Optimizer.Clip = 2 }},
+		"optimizer.loss_scale": {see: metrics, edit: func(c *train.Config) { c.Optimizer.LossScale = 1024 }, base: under("fp16")},
+		"optimizer.stats":      {see: programs, edit: func(c *train.Config) { c.Optimizer.Stats = true }},
+		"optimizer.clip":       {see: programs, edit: func(c *train.Config) { c.Optimizer.Clip = 2 }},
 
 		"precision.master":       {see: programs, edit: func(c *train.Config) { c.Precision.Master = "fp16" }},
 		"precision.m1":           {see: programs, edit: func(c *train.Config) { c.Precision.M1 = "e4m3" }},

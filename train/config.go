@@ -96,7 +96,8 @@ type Optimizer struct {
 	L2          float64    `toml:"l2" doc:"coupled weight decay: times the weight, added to the gradient"`
 	Clip        float64    `toml:"clip" doc:"maximum gradient norm; 0: no clipping"`
 	ClipRMS     float64    `toml:"clip_rms" doc:"StableAdamW: larger RMS of g/√v lowers a tensor's lr; 0: off"`
-	DirectionLR bool       `toml:"direction_lr" doc:"Unified INT8: lower lr where a cast turns the gradient"`
+	DirectionLR bool       `toml:"direction_lr" doc:"Unified INT8: lower lr for gradients whose direction a cast changes"`
+	LossScale   float64    `toml:"loss_scale" doc:"of the first step, a power of two; recipes with FP16 activations only"`
 	Stats       bool       `toml:"stats" doc:"records the RMS and the largest element of each update"`
 }
 

@@ -20,7 +20,7 @@ func TestDefault(t *testing.T) {
 		Train: Loop{Steps: 1800, MicroBatch: 8, Accumulate: 1, Ranks: 1, EvalEvery: 200, HealthEvery: 100, Recompute: "none", OnNonfinite: 10, OnSpike: "log"},
 		Optimizer: Optimizer{
 			LR: 2e-3, MinLR: 2e-4, Warmup: 0.05, Schedule: "cosine", Betas: [2]float64{0.9, 0.95},
-			Eps: 1e-8, EpsForm: "hat", WeightDecay: 0.1, Clip: 1,
+			Eps: 1e-8, EpsForm: "hat", WeightDecay: 0.1, Clip: 1, LossScale: 65536,
 			Kind: "adamw", Momentum: 0.95, NSSteps: 5,
 		},
 		Checkpoint: Checkpoint{Every: 200, KeepLast: 2, OnError: "stop"},

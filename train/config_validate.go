@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"octet/backend"
 	"octet/fp8"
 	"octet/internal/spelling"
 	"octet/nn"
@@ -263,6 +264,9 @@ func (v *validator) optimizer(o Optimizer) {
 	v.notNegative("optimizer.clip_rms", o.ClipRMS, 1)
 	if o.ClipRMS > 0 && o.DirectionLR {
 		v.fail("optimizer.direction_lr and optimizer.clip_rms = %v both lower the learning rates of tensors; use direction_lr = false or clip_rms = 0", o.ClipRMS)
+	}
+	if m, _ := math.Frexp(o.LossScale); m != 0.5 || o.LossScale < backend.MinLossScale || o.LossScale > backend.MaxLossScale {
+		v.fail("optimizer.loss_scale = %v is no power of two from 2^-126 to 2^126; use %d", o.LossScale, int(nn.InitialLossScale))
 	}
 	v.notNegative("optimizer.clip", o.Clip, 1)
 }

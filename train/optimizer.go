@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -51,7 +52,7 @@ type AdamW struct {
 // NewAdamW declares the optimizer's state for the parameters of m, after [nn.Base.Build] and
 // [nn.Base.DeclareGrads].
 // Of c it reads Kind, Momentum, NSSteps, Betas, Eps, EpsForm, WeightDecay, L2, Clip, ClipRMS,
-// DirectionLR and Stats.
+// DirectionLR, LossScale and Stats; a LossScale of 0 is [nn.InitialLossScale].
 func NewAdamW(m *nn.Base, c Optimizer) *AdamW {
 	o := &AdamW{
 		GradNorm: m.Vars.Tensor(backend.Output, "grad_norm", fp8.F32, 1),
@@ -132,6 +133,9 @@ func (o *AdamW) Initial(seed uint64) iter.Seq2[*backend.Tensor, []byte] {
 func (o *AdamW) constants() iter.Seq2[*backend.Tensor, float32] {
 	return func(yield func(*backend.Tensor, float32) bool) {
 		for t, value := range o.model.Constants() {
+			if t == o.LossScale {
+				value = cmp.Or(float32(o.config.LossScale), value)
+			}
 			if !yield(t, value) {
 				return
 			}

@@ -65,6 +65,7 @@ func Preset(name string) (Config, error) {
 				LR: 2e-3, MinLR: 2e-4, Warmup: 0.05, Schedule: "cosine",
 				Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, EpsForm: "hat",
 				WeightDecay: 0.1, Clip: 1,
+				LossScale: nn.InitialLossScale,
 			},
 			Checkpoint: Checkpoint{Every: 200, KeepLast: 2, OnError: "stop"},
 		}

@@ -72,6 +72,7 @@ l2 = 0.0
 clip = 1.0
 clip_rms = 0.0
 direction_lr = false
+loss_scale = 65536.0
 stats = false
 
 [precision]                # from the recipe; each key overrides it
