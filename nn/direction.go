@@ -23,7 +23,11 @@ const clipCandidates = 16
 // clipCandidate returns the value i of the grid.
 func clipCandidate(amax float64, i int) float64 { return amax * math.Exp2(-float64(i)/4) }
 
-// directionSums has the sums of each row of X: Σx², and for each candidate Σx·E(x̂) and ΣE(x̂²).
+// clips reports whether a tensor with this amax has a value to clip at.
+func clips(amax float64) bool { return amax > 0 && amax <= math.MaxFloat32 }
+
+// directionSums has the sums of each row of x = X/Amax: Σx², and for each candidate Σx·E(x̂) and ΣE(x̂²).
+// They neither overflow nor underflow. All are 0 if the amax is 0 or not finite.
 type directionSums struct {
 	backend.Custom
 	X    *backend.Tensor `op:"in"`
@@ -47,10 +51,14 @@ func (o *directionSums) Check(c *backend.Check) {
 func (o *directionSums) Reference(a backend.Arguments) {
 	sums, cols, amax := make([]float64, o.Out.Elems()), o.X.Cols(), a.Read(o.Amax)[0]
 	for i, x := range a.Read(o.X) {
+		if !clips(amax) {
+			break
+		}
+		x /= amax
 		row := sums[i/cols*directionWidth:]
 		row[0] += x * x
 		for j := range clipCandidates {
-			c := clipCandidate(amax, j)
+			c := clipCandidate(1, j)
 			step := c / float64(o.Limit)
 			y := min(max(x, -c), c)
 			f := math.Abs(y)/step - math.Floor(math.Abs(y)/step)
@@ -65,27 +73,32 @@ func (o *directionSums) Reference(a backend.Arguments) {
 func (o *directionSums) Loop() backend.Loop {
 	limit := float64(o.Limit)
 	return backend.Loop{In: []*backend.Tensor{o.X, o.Amax}, Out: [][]backend.Cast{{{Out: o.Out}}}, WholeRows: true, F: func(out, in [][]float32) {
-		total := 0.0
+		amax, total := float64(in[1][0]), 0.0
+		if !clips(amax) {
+			clear(out[0])
+			return
+		}
 		for _, v := range in[0] {
-			total += float64(float64(v) * float64(v))
+			x := float64(float64(v) / amax)
+			total += float64(x * x)
 		}
 		out[0][0] = float32(total)
 		for j := range clipCandidates {
-			clip := clipCandidate(float64(in[1][0]), j)
-			dot, square := sumsAt(in[0], clip, clip/limit)
+			clip := clipCandidate(1, j)
+			dot, square := sumsAt(in[0], 1/amax, clip, clip/limit)
 			out[0][1+2*j], out[0][2+2*j] = float32(total-dot), float32(total+square)
 		}
 	}}
 }
 
-// sumsAt returns what clipping at clip and rounding to multiples of step take from Σx·E(x̂) and add
+// sumsAt returns, for a row times scale, what clipping at clip and rounding to multiples of step take from Σx·E(x̂) and add
 // to ΣE(x̂²). The fraction f of |x|/step is one side of its distance u to the nearest multiple, and
 // f(1−f) = |u|(1−|u|).
-func sumsAt(row []float32, clip, step float64) (dot, square float64) {
+func sumsAt(row []float32, scale, clip, step float64) (dot, square float64) {
 	const nearest = 1 << 52 // a sum with it has no bits below the point
 	perStep, noise := 1/step, 0.0
 	for _, v := range row {
-		x := math.Abs(float64(v))
+		x := float64(math.Abs(float64(v)) * scale)
 		if x > clip {
 			dot += float64(x * (x - clip))
 			square -= float64((x - clip) * (x + clip))
@@ -136,7 +149,7 @@ func (o *directionClip) Loop() backend.Loop {
 }
 
 func chooseClip(sums []float32, amax float32) (clip, distance float32) {
-	if !(amax > 0 && amax <= math.MaxFloat32) {
+	if !clips(float64(amax)) {
 		return amax, 0
 	}
 	var total [directionWidth]float64

@@ -92,6 +92,15 @@ func TestDirectionClip(t *testing.T) {
 		require.Equal(t, refClip, clip)
 		require.InDelta(t, refDistance, distance, 1e-6)
 
+		for _, size := range []float32{0x1p-80, 0x1p80} {
+			sized := make([]float32, len(x))
+			for i := range x {
+				sized[i] = x[i] * size
+			}
+			c, d := clipOn(t, "emu", 1, sized, rows, cols)
+			require.Equal(t, []float32{clip * size, distance}, []float32{c, d}, "the size of the values shows")
+		}
+
 		got, zeros := drawn(x, clip)
 		require.InEpsilon(t, got, distance, 0.05, "the draws have the expected distance")
 		best, worst := math.Inf(1), 0.
@@ -107,5 +116,16 @@ func TestDirectionClip(t *testing.T) {
 		require.GreaterOrEqual(t, zeros, c.flushed)
 		require.Less(t, got, c.distance)
 		require.Greater(t, worst, 10*got)
+	}
+}
+
+// Tensors of zeros, and with an infinity or a NaN, keep their amax, which the scale then carries.
+func TestDirectionOfAmax(t *testing.T) {
+	for _, device := range []string{"emu", "ref"} {
+		for _, v := range []float64{0, math.Inf(1), math.NaN()} {
+			clip, distance := clipOn(t, device, 1, []float32{0, float32(v), 0, 0}, 2, 2)
+			require.True(t, clip == float32(v) || math.IsNaN(v) && clip != clip, "%s: %v of %v", device, clip, v)
+			require.Zero(t, distance)
+		}
 	}
 }
