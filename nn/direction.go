@@ -157,6 +157,11 @@ func chooseClip(sums []float32, amax float32) (clip, distance float32) {
 		total[i%directionWidth] += float64(x)
 	}
 	best := math.Inf(1)
+	for _, x := range total {
+		if x-x != 0 { // not lost: the scale carries it
+			return float32(math.NaN()), float32(math.NaN())
+		}
+	}
 	for j := range clipCandidates {
 		if d := 1 - total[1+2*j]/math.Sqrt(total[0]*total[2+2*j]); d < best {
 			best, clip = d, float32(clipCandidate(float64(amax), j))

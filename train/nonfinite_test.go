@@ -68,6 +68,7 @@ var harmless = map[string]string{
 	"pushhistory History":                      "as above",
 	"adamw Amaxes":                             "as above",
 	"amax Out":                                 "as above",
+	"*nn.directionclip Distance":               "only learning rates depend on it, and where a sum is not finite, the clipping value is not either",
 	"updatescale Scale layers.0.mlp.hidden":    "the micro-batch computes its own scale",
 	"updatescale ScaleInv layers.0.mlp.hidden": "as above",
 }
