@@ -93,6 +93,8 @@ type Spec struct {
 	Masked bool
 	// BlockMoments says that the moments of AdamW can have scales for blocks of a row.
 	BlockMoments bool
+	// BlockSources says that Quantize can read an X with block scales.
+	BlockSources bool
 	// SeedSigns says that Hadamard can take its signs from the seed of the run.
 	SeedSigns bool
 	// Loops says that the backend runs ops of other packages, see Looped.

@@ -10,8 +10,11 @@ import (
 // scale, layout and rounding. RowScale multiplies the rows and ColScale the columns
 // (Smooth-SwiGLU's r ⊙ dY and W3 ⊙ c), in this order, after X's own scale and before
 // amax and casts, each multiplication in FP32. Its casts may have block scales.
+//
+// X in a format of eight bits may have block scales, but no outer scale: Quantize dequantizes
+// it, each element times its scale_inv in FP32.
 type Quantize struct {
-	X        *Tensor `op:"in"`          // F32, BF16 or F16, with or without a scale
+	X        *Tensor `op:"in"`          // F32, BF16, F16 or of eight bits, with or without a scale; see below
 	RowScale *Tensor `op:"in,optional"` // F32 [rows]
 	ColScale *Tensor `op:"in,optional"` // F32 [cols]
 	Out      []Cast  `op:"cast"`
@@ -19,7 +22,12 @@ type Quantize struct {
 
 func (o *Quantize) check() error {
 	var c checker
-	c.wide("X", o.X)
+	if o.X.DType.IsQuantized() {
+		c.that(o.X.DType.Size() == 1, "X is %s, of which a byte holds two elements: expected eight bits or more", o.X)
+		c.that(o.X.Outer == nil, "X is %s with an outer scale, which Quantize does not read", o.X)
+	} else {
+		c.wide("X", o.X)
+	}
 	if o.RowScale != nil {
 		c.vector("RowScale", o.RowScale, o.X.Rows())
 	}

@@ -48,6 +48,9 @@ func lacks(s backend.Spec, r recipe.Recipe, layers []recipe.Layer) error {
 	if !s.BlockMoments && r.Optimizer.Block != 0 {
 		return errors.New("moments with block scales, and this backend has one scale per tensor; add precision.state_block=0 precision.state_expand=false precision.state_flat=false, or use --backend emu")
 	}
+	if !s.BlockSources && r.Activations.On() {
+		return fmt.Errorf("activations stored in %s between forward and backward, and this backend does not read them; add precision.activations=none, or use --backend emu", r.Activations.DType)
+	}
 	for _, c := range r.Casts(layers) {
 		switch {
 		case !s.Masked && c.DType.Format().Container != c.DType:

@@ -19,22 +19,26 @@ import (
 
 // lossProblem is a tiny model on the float64 reference backend.
 type lossProblem struct {
-	t     *testing.T
-	model *nn.Model
-	dev   *ref.Backend
-	run   backend.Executable
-	loss  *backend.Tensor
-	nodes int
-
-	program *backend.Program
+	t            *testing.T
+	model        *nn.Model
+	dev          *ref.Backend
+	run          backend.Executable
+	loss, tokens *backend.Tensor
+	program      *backend.Program
+	nodes        int
 }
 
 // newLossProblem records the model in FP32; rows give formats to GEMM operands.
 func newLossProblem(t *testing.T, c nn.Config, seq int, rows ...recipe.Row) *lossProblem {
-	const batch = 2
 	r, err := recipe.Lookup("fp32")
 	require.NoError(t, err)
 	r.Rows = rows
+	return newRecipeProblem(t, c, seq, r)
+}
+
+// newRecipeProblem is newLossProblem with a recipe.
+func newRecipeProblem(t *testing.T, c nn.Config, seq int, r recipe.Recipe) *lossProblem {
+	const batch = 2
 	vars := backend.NewVars()
 	m, err := nn.New(c, r, vars)
 	require.NoError(t, err)
@@ -53,7 +57,7 @@ func newLossProblem(t *testing.T, c nn.Config, seq int, rows ...recipe.Row) *los
 	dev := ref.Open(nil, ref.Exact)
 	loaded, err := dev.Load(p)
 	require.NoError(t, err)
-	lp := &lossProblem{t: t, model: m, dev: dev, run: loaded[0], loss: loss, nodes: len(p.Nodes()), program: p}
+	lp := &lossProblem{t: t, model: m, dev: dev, run: loaded[0], loss: loss, tokens: tokens, nodes: len(p.Nodes()), program: p}
 
 	rng := rand.New(rand.NewPCG(7, 7))
 	ids := make([]float64, batch*seq)

@@ -20,6 +20,7 @@ type MLP struct {
 	ffn, layer     int
 
 	input      *Slot // read by up and gate
+	u, g       *Slot // results of up and gate as they are saved for the backward; g is nil without gate
 	hidden     *Slot // read by down
 	dUp, dGate *Slot
 
@@ -50,7 +51,9 @@ func (b *Base) MLP(scope string, c MLPShape) *MLP {
 		inputs = append(inputs, l.gate.Inputs()...)
 		l.dGate = b.gradSlot(l.gate)
 		b.cacheWeights(l.gate)
+		l.g = b.savedSlot(scope + ".gate")
 	}
+	l.u = b.savedSlot(scope + ".up")
 	l.down = b.linear(recipe.Layer{Scope: scope + ".down_proj", Hidden: true}, c.FFN, c.Dim, c.OutStd)
 	l.input = b.Slot(scope+".input", inputs...)
 	l.hidden = b.Slot(scope+".hidden", l.down.Inputs()...)
@@ -86,7 +89,8 @@ func (l *MLP) OutputGrad(b *Base) *Slot {
 
 type mlpSaved struct {
 	x, hidden *Value
-	up, gate  *backend.Tensor
+	up, gate  *backend.Tensor // read by the forward,
+	u, g      *Value          // and saved for the backward
 	w3        *Value          // W3′ of per-channel smoothing, or nil
 	c, invC   *backend.Tensor // smoothing scales per channel and 1/c, or nil
 	r         *backend.Tensor // smoothing scales per token, or nil
@@ -95,9 +99,10 @@ type mlpSaved struct {
 // Forward appends residual + mlp(x); residual may be nil.
 func (l *MLP) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Tensor, *mlpSaved) {
 	q := p.At(l.scope)
-	s := &mlpSaved{x: x, up: l.up.Forward(q, x, nil)}
+	s := &mlpSaved{x: x}
+	s.u, s.up = q.save(l.u, l.up.Forward(q, x, nil))
 	if l.gate != nil {
-		s.gate = l.gate.Forward(q, x, nil)
+		s.g, s.gate = q.save(l.g, l.gate.Forward(q, x, nil))
 	}
 	l.channelHealth(q, s)
 	if l.channels != nil {
@@ -132,16 +137,17 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
 	l.down.dgradOf(q, dy, w3, dh, false)
 
 	dx := q.Temp("input.grad", fp8.F32, p.Tokens(), l.up.weight.Master.Cols())
+	up := q.read(s.u, ".backward")
 	if l.gate == nil {
 		dUp := q.Store(l.dUp, p.Tokens(), l.ffn, func(out []backend.Cast) backend.Op {
-			return l.f.Backward(dh, s.up, nil, out, nil)
+			return l.f.Backward(dh, up, nil, out, nil)
 		})
 		l.up.Wgrad(q, s.x, dUp, nil)
 		l.up.Dgrad(q, dUp, dx, false)
 		return dx
 	}
 	dUp, dGate := q.Open(l.dUp, p.Tokens(), l.ffn), q.Open(l.dGate, p.Tokens(), l.ffn)
-	op := l.f.Backward(dh, s.up, s.gate, dUp.Casts(), dGate.Casts())
+	op := l.f.Backward(dh, up, q.read(s.g, ".backward"), dUp.Casts(), dGate.Casts())
 	if l.smooth.On() {
 		grad := op.(*backend.SwiGLUGrad)
 		grad.InvC, grad.TokenScale = s.invC, s.r

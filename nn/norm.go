@@ -8,17 +8,21 @@ import (
 // RMSNorm divides each token by its root mean square and multiplies by a gain.
 type RMSNorm struct {
 	scope string
+	input *Slot  // x as it is saved for the backward
 	gain  *Param // nil: frozen at 1
 	eps   float32
 }
 
 // RMSNorm declares a norm of tokens that are dim wide.
 func (b *Base) RMSNorm(scope string, dim int, eps float64) *RMSNorm {
-	return &RMSNorm{scope: scope, eps: float32(eps), gain: b.param(b.ParamPrefix+scope+".weight", false, 0, dim)}
+	return &RMSNorm{scope: scope, input: b.savedSlot(scope + ".input"), eps: float32(eps), gain: b.param(b.ParamPrefix+scope+".weight", false, 0, dim)}
 }
 
 // normSaved holds the tensors that the backward reads.
-type normSaved struct{ x, invRMS, gain *backend.Tensor }
+type normSaved struct {
+	x            *Value
+	invRMS, gain *backend.Tensor
+}
 
 // Forward appends the norm of x, stored in the copies of out.
 func (n *RMSNorm) Forward(p *Pass, x *backend.Tensor, out *Slot) (*Value, *normSaved) {
@@ -31,7 +35,8 @@ func (n *RMSNorm) Forward(p *Pass, x *backend.Tensor, out *Slot) (*Value, *normS
 
 // forward appends the norm of the rows of x, stored through casts.
 func (n *RMSNorm) forward(q *Pass, x *backend.Tensor, out []backend.Cast) *normSaved {
-	saved := &normSaved{x: x}
+	saved := &normSaved{}
+	saved.x, x = q.save(n.input, x)
 	if q.Mode != Frozen {
 		saved.invRMS = q.root.Temp(n.scope+".inv_rms", fp8.F32, x.Rows())
 	}
@@ -57,7 +62,7 @@ func (n *RMSNorm) Backward(p *Pass, saved *normSaved, dy, bypass *backend.Tensor
 // backward appends the gradient of the gain, and that of x plus bypass through casts.
 func (n *RMSNorm) backward(q *Pass, saved *normSaved, dy, bypass *backend.Tensor, dx []backend.Cast) {
 	op := &backend.RMSNormGrad{
-		DOut: dy, X: saved.x, Gain: saved.gain, InvRMS: saved.invRMS, Residual: bypass, DX: dx,
+		DOut: dy, X: q.read(saved.x, ".backward"), Gain: saved.gain, InvRMS: saved.invRMS, Residual: bypass, DX: dx,
 	}
 	if n.gain == nil {
 		op.DGain = q.Temp("gain.grad", fp8.F32, dy.Cols()) // unused
@@ -86,7 +91,7 @@ func (b *Base) headNorm(scope string, headDim int, s AttentionShape) *RMSNorm {
 	case LearnedQKNorm:
 		return b.RMSNorm(scope, headDim, s.NormEps)
 	case FrozenQKNorm:
-		return &RMSNorm{scope: scope, eps: float32(s.NormEps)}
+		return &RMSNorm{scope: scope, input: b.savedSlot(scope + ".input"), eps: float32(s.NormEps)}
 	}
 	return nil
 }

@@ -81,6 +81,9 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\nother activations\t%s: embedding, norms, attention, residual stream\n", r.Compute)
+	if r.Activations.On() {
+		fmt.Fprintf(t, "\t%s: stored inputs of norms and activation\n", r.Activations.Cast(r.Compute))
+	}
 	fmt.Fprintf(t, "optimizer, layers\t%s\n", r.Optimizer)
 	if g := r.Optimizer.GradFormat(); g != fp8.F32 {
 		fmt.Fprintf(t, "\tweight gradients of these layers in %s\n", g)

@@ -33,6 +33,9 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.Encoding, layers []Layer) (re
 	if e4m3.IsQuantized() && e4m3 != fp8.E4M3 && r.renameE4M3(e4m3) {
 		notes = append(notes, fmt.Sprintf("e4m3 is %s on this device, with maximum %v", e4m3, e4m3.Max()))
 	}
+	if r.Activations.DType == fp8.E4M3 && e4m3.IsQuantized() {
+		r.Activations.DType = e4m3
+	}
 	d := &device{e4m3, pairs}
 	r.device = nil
 	swapped := false

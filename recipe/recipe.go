@@ -205,9 +205,10 @@ type Recipe struct {
 	Rows    []Row
 	Compute fp8.DType // F32, BF16 or F16: format of activations between GEMMs
 
-	Smooth    Smooth
-	Optimizer Optimizer
-	Reduce    Reduce
+	Smooth      Smooth
+	Optimizer   Optimizer
+	Reduce      Reduce
+	Activations Activations
 
 	History      int // amax history window of delayed scaling, in updates
 	Margin       int // binades that delayed scales of inputs keep free,
@@ -410,6 +411,9 @@ func (r Recipe) Validate() error {
 		return fmt.Errorf("recipe %s: %w", r.Name, err)
 	}
 	if err := r.Reduce.Validate(); err != nil {
+		return fmt.Errorf("recipe %s: %w", r.Name, err)
+	}
+	if err := r.Activations.Validate(); err != nil {
 		return fmt.Errorf("recipe %s: %w", r.Name, err)
 	}
 	if err := r.Smooth.Validate(); err != nil {

@@ -104,30 +104,33 @@ type Optimizer struct {
 // Precision overrides fields of the recipe. A field that is not given (empty or
 // nil) comes from the recipe.
 type Precision struct {
-	Master            string `toml:"master,omitempty"`
-	M1                string `toml:"m1,omitempty"`
-	M2                string `toml:"m2,omitempty"`
-	Rounding          string `toml:"rounding,omitempty" doc:"of the optimizer state: nearest stochastic"`
-	StatePow2         *bool  `toml:"state_pow2,omitempty" doc:"scales of the optimizer state are powers of two"`
-	StateBlock        *int   `toml:"state_block,omitempty" doc:"elements of a row per scale of m1 and m2: 128 256 2048; 0: one scale"`
-	StateExpand       *bool  `toml:"state_expand,omitempty" doc:"these blocks in FP8 are expanded to its range, as in COAT"`
-	StateFlat         *bool  `toml:"state_flat,omitempty" doc:"these blocks continue over the ends of rows, as in torchao"`
-	StateScope        string `toml:"state_scope,omitempty" doc:"matrices with these m1 and m2: layers, also head or embedding, all"`
-	FloorV            *bool  `toml:"floor_v,omitempty" doc:"positive second moments do not underflow to 0"`
-	GradAccum         string `toml:"grad_accum,omitempty" doc:"weight gradients between micro-batches: fp32 bf16 e4m3"`
-	Reduce            string `toml:"reduce,omitempty" doc:"gradients between ranks with zero_stage 1: fp32 bf16 e4m3 e5m2"`
-	ReduceGranularity string `toml:"reduce_granularity,omitempty" doc:"of their scales: tensor row 1x128"`
-	ReduceScale       string `toml:"reduce_scale,omitempty" doc:"each rank's own: rank; one of all ranks: auto rms pre post"`
-	ReduceSum         string `toml:"reduce_sum,omitempty" doc:"their sum: fp32, or in their format, rounded once or each"`
-	History           *int   `toml:"history,omitempty" doc:"amax history window of delayed scales, in updates"`
-	Margin            *int   `toml:"margin,omitempty" doc:"binades that delayed scales of inputs keep free"`
-	WeightMargin      *int   `toml:"weight_margin,omitempty" doc:"the same for weights"`
-	GradMargin        *int   `toml:"grad_margin,omitempty" doc:"the same for gradients"`
-	ColdStart         *bool  `toml:"cold_start,omitempty" doc:"delayed scales start at 1, without a calibration"`
-	Smooth            string `toml:"smooth,omitempty" doc:"Smooth-SwiGLU form: none balanced linear product token token-linear"`
-	SmoothExact       *bool  `toml:"smooth_exact,omitempty" doc:"smoothing scales are not rounded to powers of two"`
-	SmoothScaling     string `toml:"smooth_scaling,omitempty" doc:"smoothing scales: current, or delayed (from earlier updates)"`
-	SmoothMargin      *int   `toml:"smooth_margin,omitempty" doc:"binades by which delayed smoothing scales are larger"`
+	Master                 string `toml:"master,omitempty"`
+	M1                     string `toml:"m1,omitempty"`
+	M2                     string `toml:"m2,omitempty"`
+	Rounding               string `toml:"rounding,omitempty" doc:"of the optimizer state: nearest stochastic"`
+	StatePow2              *bool  `toml:"state_pow2,omitempty" doc:"scales of the optimizer state are powers of two"`
+	StateBlock             *int   `toml:"state_block,omitempty" doc:"elements of a row per scale of m1 and m2: 128 256 2048; 0: one scale"`
+	StateExpand            *bool  `toml:"state_expand,omitempty" doc:"these blocks in FP8 are expanded to its range, as in COAT"`
+	StateFlat              *bool  `toml:"state_flat,omitempty" doc:"these blocks continue over the ends of rows, as in torchao"`
+	StateScope             string `toml:"state_scope,omitempty" doc:"matrices with these m1 and m2: layers, also head or embedding, all"`
+	FloorV                 *bool  `toml:"floor_v,omitempty" doc:"positive second moments do not underflow to 0"`
+	GradAccum              string `toml:"grad_accum,omitempty" doc:"weight gradients between micro-batches: fp32 bf16 e4m3"`
+	Reduce                 string `toml:"reduce,omitempty" doc:"gradients between ranks with zero_stage 1: fp32 bf16 e4m3 e5m2"`
+	ReduceGranularity      string `toml:"reduce_granularity,omitempty" doc:"of their scales: tensor row 1x128"`
+	ReduceScale            string `toml:"reduce_scale,omitempty" doc:"each rank's own: rank; one of all ranks: auto rms pre post"`
+	ReduceSum              string `toml:"reduce_sum,omitempty" doc:"their sum: fp32, or in their format, rounded once or each"`
+	Activations            string `toml:"activations,omitempty" doc:"stored inputs of norms and MLP activation: none, or e4m3 as in COAT"`
+	ActivationsGranularity string `toml:"activations_granularity,omitempty" doc:"of their scales: 1x16 row tensor"`
+	ActivationsScale       string `toml:"activations_scale,omitempty" doc:"format of these scales: fp32 pow2 e8m0"`
+	History                *int   `toml:"history,omitempty" doc:"amax history window of delayed scales, in updates"`
+	Margin                 *int   `toml:"margin,omitempty" doc:"binades that delayed scales of inputs keep free"`
+	WeightMargin           *int   `toml:"weight_margin,omitempty" doc:"the same for weights"`
+	GradMargin             *int   `toml:"grad_margin,omitempty" doc:"the same for gradients"`
+	ColdStart              *bool  `toml:"cold_start,omitempty" doc:"delayed scales start at 1, without a calibration"`
+	Smooth                 string `toml:"smooth,omitempty" doc:"Smooth-SwiGLU form: none balanced linear product token token-linear"`
+	SmoothExact            *bool  `toml:"smooth_exact,omitempty" doc:"smoothing scales are not rounded to powers of two"`
+	SmoothScaling          string `toml:"smooth_scaling,omitempty" doc:"smoothing scales: current, or delayed (from earlier updates)"`
+	SmoothMargin           *int   `toml:"smooth_margin,omitempty" doc:"binades by which delayed smoothing scales are larger"`
 
 	Rows     []PrecisionRow `toml:"rows,omitempty" doc:"exceptions by layer, GEMM and operand; the first match wins"`
 	Schedule []RecipeChange `toml:"schedule,omitempty" doc:"changes of recipe during the run"`

@@ -290,6 +290,7 @@ func (v *validator) precision(p Precision) {
 		v.parsed("precision.grad_accum", err)
 	}
 	v.reduce(p)
+	v.activations(p)
 	for _, f := range []struct {
 		key       string
 		value     *int
@@ -337,6 +338,25 @@ func (v *validator) reduce(p Precision) {
 	}
 	if p.ReduceSum != "" {
 		v.oneOf("precision.reduce_sum", p.ReduceSum, recipe.ReduceSums())
+	}
+}
+
+// activations checks each key with valid values of the others.
+func (v *validator) activations(p Precision) {
+	for _, k := range []struct {
+		name string
+		p    Precision
+	}{
+		{"activations", Precision{Activations: p.Activations}},
+		{"activations_granularity", Precision{Activations: "e4m3", ActivationsGranularity: p.ActivationsGranularity}},
+		{"activations_scale", Precision{Activations: "e4m3", ActivationsScale: p.ActivationsScale}},
+	} {
+		var a recipe.Activations
+		err := k.p.overrideActivations(&a)
+		if err == nil {
+			err = a.Validate()
+		}
+		v.parsed("precision."+k.name, err)
 	}
 }
 

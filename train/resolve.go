@@ -43,7 +43,7 @@ func Choices(r recipe.Recipe) RecipeChoices {
 	if r.Smooth.Smoothing == recipe.Delayed {
 		factors = recipe.Delayed
 	}
-	reduce := r.Reduce.Cast()
+	reduce, saved := r.Reduce.Cast(), r.Activations.Given()
 	return RecipeChoices{
 		Activation: string(activation),
 		Precision: Precision{
@@ -54,6 +54,7 @@ func Choices(r recipe.Recipe) RecipeChoices {
 			GradAccum: r.Optimizer.GradFormat().String(),
 			Reduce:    reduce.DType.String(), ReduceGranularity: cmp.Or(reduce.Granularity, recipe.By(1, 128)).String(),
 			ReduceScale: r.Reduce.Scale.String(), ReduceSum: r.Reduce.Sum.String(),
+			Activations: r.Activations.Format(), ActivationsGranularity: saved.Granularity.String(), ActivationsScale: saved.Scale.String(),
 			History: &r.History, Margin: &r.Margin, WeightMargin: &r.WeightMargin, GradMargin: &r.GradMargin,
 			ColdStart: &r.ColdStart,
 			Smooth:    r.Smooth.Form.String(), SmoothExact: &r.Smooth.Exact,
@@ -181,6 +182,9 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	if err := c.overrideReduce(&r.Reduce); err != nil {
 		return r, err
 	}
+	if err := c.Precision.overrideActivations(&r.Activations); err != nil {
+		return r, fmt.Errorf("precision.activations: %w", err)
+	}
 	override(&r.History, c.Precision.History)
 	override(&r.Margin, c.Precision.Margin)
 	override(&r.WeightMargin, c.Precision.WeightMargin)
@@ -280,6 +284,27 @@ func (c Config) overrideReduce(r *recipe.Reduce) (err error) {
 		}
 	}
 	return nil
+}
+
+func (p Precision) overrideActivations(a *recipe.Activations) (err error) {
+	switch p.Activations {
+	case "":
+	case "none":
+		a.DType = fp8.Invalid
+	default:
+		if a.DType, err = fp8.ParseDType(p.Activations); err != nil {
+			return err
+		}
+	}
+	if p.ActivationsGranularity != "" {
+		if a.Granularity, err = recipe.ParseGranularity(p.ActivationsGranularity); err != nil {
+			return err
+		}
+	}
+	if p.ActivationsScale != "" {
+		a.Scale, err = recipe.ParseScaleFormat(p.ActivationsScale)
+	}
+	return err
 }
 
 // reconcileSmooth makes model.activation and precision.smooth consistent: if one is

@@ -50,6 +50,7 @@ func (s *suite) quantize() {
 	s.quantizeCopies()
 	s.quantizeBlocks()
 	s.quantizeToFormats()
+	s.dequantize()
 	s.amax()
 }
 
@@ -354,6 +355,29 @@ func (s *suite) quantizeBlockData(block backend.ScaleBlock, f scaleFormat) {
 				b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{c}})
 			}, format, block, f.name, name)
 		}
+	}
+}
+
+// dequantize adds casts of X in eight bits with every usual granularity.
+func (s *suite) dequantize() {
+	for _, d := range []fp8.DType{fp8.E4M3, fp8.E5M2} {
+		for _, scale := range []fp8.DType{fp8.F32, fp8.E8M0} {
+			for _, block := range []backend.ScaleBlock{{Rows: 1, Cols: 16}, backend.Block1x128, backend.PerRow, backend.Block128x128, {Rows: 3, Cols: 5}} {
+				s.add(func(b *fixture) {
+					const rows, cols = 133, 141
+					x := b.normal("x", d, rows, cols)
+					b.blocked(x, block, scale)
+					b.p.Add(&backend.Quantize{X: x, RowScale: b.positive("row", rows), Out: []backend.Cast{
+						{Out: b.result("wide", fp8.BF16, exactly, rows, cols)},
+						{Out: b.result("transposed", fp8.E4M3, exactly, cols, rows), Transpose: true, Scale: b.scalar("s", 3), Amax: b.scalar("a", 0)},
+						b.blockCast("again", fp8.E4M3, backend.Block1x32, scaleFormats[1], rows, cols),
+					}})
+				}, "quantize/dequantize/%s/%s/%s", d, scale, block)
+			}
+		}
+		s.add(func(b *fixture) {
+			b.p.Add(&backend.Quantize{X: b.normal("x", d, 9, 20), Out: []backend.Cast{{Out: b.result("wide", fp8.BF16, exactly, 9, 20)}}})
+		}, "quantize/dequantize/%s/tensor", d)
 	}
 }
 

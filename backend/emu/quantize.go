@@ -5,16 +5,21 @@ import (
 
 	"octet/backend"
 	"octet/backend/emu/cast"
+	"octet/backend/emu/memory"
 	"octet/backend/emu/simd"
 	"octet/fp8"
 )
 
 // The ops of scaling: casts, amaxes, scales and amax histories.
 
-var _ = implement((*binder).quantize, "Out")
+var _ = implement((*binder).quantize, "Out", "X")
 
 func (b *binder) quantize(o *backend.Quantize) func() {
-	return cast.Quantize(b.pool, b.matrix(o.X), b.f32(o.RowScale), b.f32(o.ColScale), b.casts(o.Out))
+	var blocks memory.BlockScales
+	if scaledByBlock(o.X) {
+		blocks = b.blockScales(o.X)
+	}
+	return cast.Quantize(b.pool, b.matrix(o.X), blocks, b.f32(o.RowScale), b.f32(o.ColScale), b.casts(o.Out))
 }
 
 var _ = implement((*binder).amax)

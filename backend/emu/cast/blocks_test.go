@@ -54,7 +54,7 @@ func TestQuantizePerBlock(t *testing.T) {
 					inv.DType, inv.F32, c.Limit = fp8.F32, make([]float32, scaleRows*scaleCols), 448
 				}
 				c.Blocks = inv
-				Quantize(p, x, nil, nil, []Cast{c})()
+				Quantize(p, x, memory.BlockScales{}, nil, nil, []Cast{c})()
 
 				stored := func(j int) (row, col int) { // of element j
 					if transpose {

@@ -6,11 +6,11 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// Quantize returns a function that stores x, times a scale for each row and each column,
-// through casts. nil omits a scale. The casts without block scales share one pass over x;
+// Quantize returns a function that stores x, times the scales of its blocks, of each row and
+// of each column, through casts. nil, and the zero value of blocks, omit a scale. The casts without block scales share one pass over x;
 // each other cast has a pass of its own, which reads x twice. Scratch of p holds the
 // elements that a worker casts.
-func Quantize(p *pool.Pool, x memory.Matrix, rowScale, colScale []float32, casts []Cast) func() {
+func Quantize(p *pool.Pool, x memory.Matrix, blocks memory.BlockScales, rowScale, colScale []float32, casts []Cast) func() {
 	var one, blocked []Cast
 	for _, c := range casts {
 		if c.blocked() {
@@ -22,7 +22,7 @@ func Quantize(p *pool.Pool, x memory.Matrix, rowScale, colScale []float32, casts
 	out := NewOutput(p, one)
 	height, width := out.taskShape()
 	width = min(width, x.Cols)
-	from := &source{p, x, rowScale, colScale, pool.RoundUp(max(width, pool.PieceWidth(x.Cols)), 16)}
+	from := &source{p, x, blocks, rowScale, colScale, pool.RoundUp(max(width, pool.PieceWidth(x.Cols)), 16)}
 	p.Reserve(from.width)
 	var runs []func()
 	for _, c := range blocked {
@@ -50,8 +50,22 @@ func Quantize(p *pool.Pool, x memory.Matrix, rowScale, colScale []float32, casts
 type source struct {
 	pool               *pool.Pool
 	x                  memory.Matrix
+	blocks             memory.BlockScales // of x
 	rowScale, colScale []float32
 	width              int // floats of each worker's scratch, and maximum elements of load
+}
+
+// scaleBlocks multiplies the elements of v, which begin at (row, col), by the scales of their
+// blocks.
+func (s *source) scaleBlocks(v []float32, row, col int) {
+	for len(v) > 0 {
+		n := len(v)
+		if width := s.blocks.Cols; width > 0 {
+			n = min(n, width-col%width)
+		}
+		simd.Scale(v[:n], s.blocks.Element(row, col))
+		v, col = v[n:], col+n
+	}
 }
 
 // load returns n scaled elements of one row from (row, col) on. The caller must not write
@@ -59,6 +73,9 @@ type source struct {
 func (s *source) load(worker, row, col, n int) []float32 {
 	buffer := s.pool.Scratch[worker]
 	v, scaled := s.x.Piece(buffer, row, col, n), buffer[:n]
+	if s.blocks.Across > 0 { // x is in eight bits, so that v is the buffer
+		s.scaleBlocks(scaled, row, col)
+	}
 	if s.rowScale != nil {
 		copy(scaled, v)
 		simd.Scale(scaled, s.rowScale[row])

@@ -83,8 +83,8 @@ func TestResultsStream(t *testing.T) {
 		one, both := newMatrix(fp8.E4M3, rows, cols, cols), newMatrix(fp8.E4M3, rows, cols, cols)
 		transposed := newMatrix(fp8.E4M3, cols, rows, rows)
 		require.True(t, Streams(&one))
-		Quantize(p, x, nil, nil, []Cast{{Out: one}})()
-		Quantize(p, x, nil, nil, []Cast{{Out: both}, {Out: transposed, Transpose: true}})()
+		Quantize(p, x, memory.BlockScales{}, nil, nil, []Cast{{Out: one}})()
+		Quantize(p, x, memory.BlockScales{}, nil, nil, []Cast{{Out: both}, {Out: transposed, Transpose: true}})()
 		wrong := 0
 		for i := range rows * cols {
 			want := codes[i%len(codes)]
