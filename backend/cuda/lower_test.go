@@ -116,7 +116,7 @@ func lowersToRunnable(t *testing.T, s backend.Spec, c train.Config) {
 		require.Equal(t, p.Hash(), again[i].Hash())
 		runnable(t, s, p)
 	}
-	if strings.HasPrefix(c.Recipe, "fp8-") {
+	if strings.HasPrefix(c.Recipe, "fp8-") && c.Recipe != "fp8-lm-adam" { // which has BF16 GEMMs
 		require.NotNil(t, j.Vars.Lookup("model.layers.0.self_attn.q_proj.weight.e4m3.t"), c.Recipe)
 	}
 	// Equal layers are still equal, except for their random streams.
