@@ -27,6 +27,10 @@ func (o *Quantize) check() error {
 		c.that(o.X.Outer == nil, "X is %s with an outer scale, which Quantize does not read", o.X)
 	} else {
 		c.wide("X", o.X)
+		c.that(o.X.Block == PerTensor, "X is %s with blocks of %s: only formats of eight bits have block scales here", o.X, o.X.Block)
+	}
+	if o.X.Block == PerTensor && o.X.Scale != nil {
+		c.dtype("X.Scale", o.X.Scale, fp8.F32)
 	}
 	if o.RowScale != nil {
 		c.vector("RowScale", o.RowScale, o.X.Rows())

@@ -46,7 +46,7 @@ var only = map[string][]string{
 	"te-block": {"sm_90"}, "torchao-row": {"sm_90"}, "torchao-row-gw-hp": {"sm_90"}, "deepseek-v3": {"sm_90"},
 	"mxfp8": {"sm_100", "sm_120"}, "nvfp4": {"sm_100", "sm_120"}, "nvfp4-wgrad-bf16": {"sm_100", "sm_120"}, "nvfp4-plain": {"sm_100", "sm_120"},
 	"mxfp6": {}, "mxfp4": {}, "mxfp4-rht": {}, "int8-switchback": {}, "fp16": {},
-	"int8-wgrad": {}, "int8-unified": {},
+	"int8-wgrad": {}, "int8-unified": {}, "coat": {},
 }
 
 // runnable requires that a program contains only ops that the device can run.

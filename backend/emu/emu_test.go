@@ -244,8 +244,8 @@ func TestLoadRefuses(t *testing.T) {
 		require.ErrorContains(t, err, "unsupported by backend emu:gaudi2: ")
 		require.ErrorContains(t, err, what)
 	}
-	refuse("block 1x*", &backend.Quantize{X: x, Out: []backend.Cast{{Out: y}}})
-	refuse("e8m0", &backend.Quantize{X: z, Out: []backend.Cast{{Out: y}}})
+	refuse("block 1x*", &backend.Amax{X: x, Out: tr.tensor("amax", fp8.F32, nil, 1)})
+	refuse("e8m0", &backend.Amax{X: z, Out: tr.tensor("amax of z", fp8.F32, nil, 1)})
 	refuse("e4m3 tensor fp32 × e4m3 tensor fp32, A is w:e4m3[4, 4] and B is w:e4m3[4, 4]; it multiplies e4m3ieee × e4m3ieee, e5m2 × e5m2", &backend.MatMul{A: w, B: w, Out: y})
 
 	p := backend.NewVars().Program("stranger")
