@@ -114,6 +114,9 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 	if longest := longestCasts(n.Op); longest > maxCasts {
 		return unsupported(n, "it stores a result %d times, the maximum is %d: lower the program for this device", longest, maxCasts)
 	}
+	if q, ok := n.Op.(*backend.Quantize); ok && q.X.DType.IsQuantized() {
+		return unsupported(n, "X is %s, a source of eight bits, which the kernels lack", q.X)
+	}
 	for _, o := range n.Operands() {
 		t := o.Tensor
 		_, known := formats[t.DType]

@@ -35,7 +35,8 @@ type member struct {
 
 	closing  chan struct{} // closed to end the goroutine
 	watched  chan struct{} // closed when it has ended
-	released chan struct{} // closed when the communicator is free
+	release  sync.Once     // frees the communicator
+	released chan struct{} // closed when it is free
 }
 
 const (
@@ -185,13 +186,15 @@ func (m *member) poll(d *device, s *libcuda.Stream) error {
 // abort frees the communicator, which ends the collectives that the device waits in. NCCL keeps
 // it while graphs use it, so that abort may return after the graphs were closed.
 func (m *member) abort() {
-	if lockWithin(&m.using, callTimeout) {
-		m.using.Unlock() // after the group has ended no new call begins
-	}
-	go func() {
-		defer close(m.released)
-		_ = m.comm.Abort() // the group's error is the cause
-	}()
+	m.release.Do(func() {
+		if lockWithin(&m.using, callTimeout) {
+			m.using.Unlock() // after the group has ended no new call begins
+		}
+		go func() {
+			defer close(m.released)
+			_ = m.comm.Abort() // the group's error is the cause
+		}()
+	})
 }
 
 // lockWithin locks m, and returns false if that takes longer than the timeout.
@@ -212,12 +215,15 @@ func (m *member) stop() {
 
 // close frees the communicator, after the graphs were closed.
 func (m *member) close() {
-	if m.group.Err() == nil {
+	if m.group.Err() != nil {
+		m.abort() // the watch may have stopped before it saw that the group ended
+	}
+	m.release.Do(func() {
 		go func() {
 			defer close(m.released)
 			_ = m.comm.Destroy() // returns when all ranks have called it
 		}()
-	}
+	})
 	select {
 	case <-m.released:
 	case <-time.After(releaseTimeout):

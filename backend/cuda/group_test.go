@@ -337,6 +337,7 @@ func TestClosingRanks(t *testing.T) {
 			}))
 			if end == aborted {
 				p.groups[1].Fail(world.CodeFailed, context.Canceled)
+				<-p.groups[0].Done() // the news reaches rank 0 a moment later
 			}
 			require.NoError(t, p.each(func(rank int) error { return p.devices[rank].Close() }))
 			e := (*libcuda.Error)(nil)
