@@ -19,13 +19,13 @@ var formatNames = []string{"E4M3", "E4M3IEEE", "E5M2", "E8M0", "E2M1", "E2M3", "
 // only a name.
 var namesFormats = []string{
 	// Tables.
-	"recipe/table.go", "recipe/peers.go", "recipe/states.go", "recipe/scale.go", "internal/ptq/scheme.go",
+	"recipe/table.go", "recipe/int8.go", "recipe/peers.go", "recipe/states.go", "recipe/scale.go", "internal/ptq/scheme.go",
 	"backend/conformance/", "internal/bench/", "study/",
 	// Devices: what they multiply, and the names that their libraries use.
 	"backend/arith/", "backend/cuda/", "backend/gaudi/", "csrc/libcuda/cublaslt.go",
 	"backend/emu/emu.go", "backend/ref/ref.go", // Spec.E4M3
 	// Devices differ in E4M3, so recipes and checkpoints replace one variant by another.
-	"recipe/device.go", "recipe/remedy.go", "nn/pack.go", "train/stored.go", "train/config_validate.go", "checkpoint/tensors.go", "internal/export/",
+	"recipe/device.go", "recipe/remedy.go", "nn/pack.go", "train/stored.go", "train/config_validate_precision.go", "checkpoint/tensors.go", "internal/export/",
 	// Kernels for one combination of formats, beside those for any.
 	"backend/emu/optimizer/codes.go",
 	"internal/arrays/", // .npy has a type for INT8 alone

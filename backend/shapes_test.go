@@ -125,16 +125,6 @@ func TestShapeErrors(t *testing.T) {
 		{`Stream is "u", but the rounding of t2:e4m3[2, 3] draws no random bits`, func(m *maker) backend.Op {
 			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.q(2, 3), Stream: "u"}}}
 		}},
-		{"quantize: X is t1:fp32[2, 3] with blocks of 1x*: only formats of eight bits have block scales here", func(m *maker) backend.Op {
-			x := m.f(2, 3)
-			x.Block = backend.PerRow
-			return &backend.Quantize{X: x, Out: to(m.f(2, 3))}
-		}},
-		{"quantize: X.Scale is", func(m *maker) backend.Op {
-			x := m.tensor(fp8.F16, 2, 3)
-			x.Scale = m.tensor(fp8.E8M0, 1)
-			return &backend.Quantize{X: x, Out: to(m.f(2, 3))}
-		}},
 		{"quantize: Out has no cast: the result would be lost", func(m *maker) backend.Op { return &backend.Quantize{X: m.f(2, 3)} }},
 		{"quantize: Out[0]: Out is t2:fp32[3, 2], expected [2, 3]", func(m *maker) backend.Op {
 			return &backend.Quantize{X: m.f(2, 3), Out: to(m.f(3, 2))}
