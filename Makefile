@@ -20,7 +20,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 LDFLAGS = -ldflags '-extldflags=-Wl,-z,lazy'
 endif
 
-.PHONY: help doctor build test lint fuzz bench gpu-check gpu-tests gaudi-standin
+.PHONY: help doctor build test lint fuzz bench systems gpu-check gpu-tests gaudi-standin
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -51,6 +51,10 @@ fuzz: ## fuzz every target (FUZZ=10m for ten minutes each)
 
 bench: ## run the benchmarks of casts and kernels
 	go test -run '^$$' -bench . -benchmem ./fp8 ./backend/emu/...
+
+systems: build ## compare the systems of the field: 450 runs, resumable (sweeps/systems)
+	go run ./study/aligned -write planted
+	./octet sweep study/sweeps/systems.toml -o sweeps/systems --markdown
 
 # The corpus is Go's standard library in one file: 26 MB, more than 1,000 steps without
 # repetition. A model would memorize Octet's own source, 1 MB.

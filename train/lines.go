@@ -37,6 +37,9 @@ func (j *Job) Lines() []Line {
 	for _, p := range j.Model.Params {
 		for i, list := range [][]*backend.Tensor{{p.Master}, {p.Grad, p.Reduced}, {j.optimizer.m1[p]}, {j.optimizer.m2[p]}, copies[p]} {
 			for _, t := range list {
+				if t == nil { // Muon's m2
+					continue
+				}
 				of[t.Root()] = use{line: i, param: p}
 				if i < castLine && t.Scale != nil {
 					of[t.Scale.Root()] = use{line: i, param: p, scale: true}

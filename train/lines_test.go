@@ -127,3 +127,13 @@ func TestTraffic(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, one.Traffic())
 }
+
+// Muon has no second moment of the linear layers.
+func TestLinesOfMuon(t *testing.T) {
+	c := small(t, "bf16")
+	c.Optimizer.Kind = "muon"
+	lines, _, j := linesOf(t, c)
+	require.Equal(t, 4*j.LayerParameters(), lines[2].Layers)
+	require.Zero(t, lines[3].Layers)
+	require.Positive(t, lines[3].Rest)
+}

@@ -122,6 +122,12 @@ func (v *validator) muon(c Config) {
 	if p.StateExpand != nil && *p.StateExpand {
 		v.fail("precision.state_expand = true is AdamW's, not Muon's; use precision.state_expand = false")
 	}
+	if d, _ := fp8.ParseDType(p.GradAccum); recipe.Scaled(d) {
+		v.fail("precision.grad_accum = %q is a format that AdamW reads, not optimizer.kind = \"muon\"; use precision.grad_accum = \"bf16\"", p.GradAccum)
+	}
+	if o.DirectionLR {
+		v.fail("optimizer.direction_lr = true lowers AdamW's learning rates, and optimizer.kind = \"muon\" updates the weights of linear layers without it; use optimizer.direction_lr = false")
+	}
 	if m1.IsInteger() && p.StateScope != "" && p.StateScope != recipe.LayersOnly.String() {
 		v.fail("precision.m1 = %q with precision.state_scope = %q would give it to AdamW, too; use precision.state_scope = \"layers\"", p.M1, p.StateScope)
 	}

@@ -366,6 +366,10 @@ func TestMuonRefuses(t *testing.T) {
 		"precision.state_expand = true is AdamW's": func(c *Config) {
 			c.Precision.StateBlock, c.Precision.StateExpand = new(128), new(true)
 		},
+		`precision.grad_accum = "e4m3" is a format that AdamW reads`: func(c *Config) { c.Precision.GradAccum = "e4m3" },
+		"optimizer.direction_lr = true lowers AdamW's": func(c *Config) {
+			c.Recipe, c.Optimizer.DirectionLR, c.Precision = "int8-unified", true, Precision{}
+		},
 		`precision.m1 = "int8" is a format of Muon's`: func(c *Config) { c.Optimizer.Kind, c.Precision.M1 = "adamw", "int8" },
 		`precision.m1 = "int8" with precision.state_scope = "all"`: func(c *Config) {
 			c.Precision.M1, c.Precision.StateScope = "int8", "all"
