@@ -31,15 +31,6 @@ var peers = []Recipe{
 		Rows: withScale(Exact, hybrid(Delayed, nearest)), History: 1024,
 	},
 	{
-		Name: "coat", Summary: "COAT: fp8-current with FP8 activations and optimizer states",
-		Origin: "COAT (arXiv 2410.19313; NVlabs/COAT, models/coat_llama.py). Norms and the MLP's activation " +
-			"read E4M3 in blocks of 1x16, whose scales are in BF16 there and in FP32 here. COAT also stores " +
-			"silu(gate); Octet computes it again. Evaluation there is in BF16.",
-		Compute: fp8.BF16, Activations: Activations{DType: fp8.E4M3, Granularity: By(1, 16), Scale: Exact},
-		Optimizer: Optimizer{Master: fp8.F32, M1: fp8.E4M3, M2: fp8.E4M3, Block: 128, Expand: true, Scope: AllMatrices},
-		Rows:      withScale(Exact, hybrid(Current, nearest)), History: 16,
-	},
-	{
 		Name: "te-current", Summary: "Transformer Engine's Float8CurrentScaling",
 		Origin: "Transformer Engine, common/recipe Float8CurrentScaling. Its forward GEMMs use fast " +
 			"accumulation.",
@@ -138,6 +129,15 @@ var peers = []Recipe{
 		Rows: uniform(Row{DType: fp8.INT8, Scaling: Current, Granularity: PerRow, Scale: Exact},
 			Row{GEMM: Wgrad, DType: fp8.BF16},
 			Row{Operand: Weight, Granularity: PerTensor}), History: 16,
+	},
+	{
+		Name: "coat", Summary: "COAT: FP8 activations and optimizer states, current scales",
+		Origin: "COAT (arXiv 2410.19313; NVlabs/COAT, models/coat_llama.py). Norms and the MLP's activation " +
+			"read E4M3 in blocks of 1x16, whose scales are in BF16 there and in FP32 here. COAT also stores " +
+			"silu(gate); Octet computes it again. Evaluation there is in BF16.",
+		Compute: fp8.BF16, Activations: Activations{DType: fp8.E4M3, Granularity: By(1, 16), Scale: Exact},
+		Optimizer: Optimizer{Master: fp8.F32, M1: fp8.E4M3, M2: fp8.E4M3, Block: 128, Expand: true, Scope: AllMatrices},
+		Rows:      withScale(Exact, hybrid(Current, nearest)), History: 16,
 	},
 	fp8LM("fp8-lm-o1", "FP8-LM's level O1: gradients in E4M3 between ranks", "level O1",
 		Optimizer{Master: fp8.F16, M1: fp8.F32, M2: fp8.F32, Pow2: true}),
