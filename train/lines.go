@@ -75,6 +75,32 @@ func (j *Job) Lines() []Line {
 	return lines
 }
 
+// ParameterBytes returns what a rank stores for a parameter on average: master weight, gradient and
+// moments, with their scales, in bytes. An optimizer in FP32 has 16.
+func (j *Job) ParameterBytes() float64 {
+	stored := int64(0)
+	for _, l := range j.Lines()[:castLine] {
+		stored += l.Layers + l.Rest
+	}
+	return float64(stored) / float64(j.parameters())
+}
+
+// SentBytes returns what a rank sends in a step, in bytes per parameter of the model.
+func (j *Job) SentBytes() float64 {
+	sent := int64(0)
+	for _, t := range j.Traffic() {
+		sent += t.Bytes
+	}
+	return float64(sent) / float64(j.parameters())
+}
+
+func (j *Job) parameters() (n int64) {
+	for _, g := range j.ParamGroups() {
+		n += g.N
+	}
+	return n
+}
+
 // LayerParameters returns the number of weights of linear layers, heads excluded.
 func (j *Job) LayerParameters() (n int64) {
 	for _, p := range j.Model.Params {

@@ -137,3 +137,37 @@ func TestLinesOfMuon(t *testing.T) {
 	require.Zero(t, lines[3].Layers)
 	require.Positive(t, lines[3].Rest)
 }
+
+// The average over all parameters is that of lines and rest, and 16 in FP32.
+func TestParameterBytes(t *testing.T) {
+	_, _, j := linesOf(t, small(t, "bf16"))
+	require.EqualValues(t, 16, j.ParameterBytes())
+	_, _, j = linesOf(t, small(t, "fp8-lm-adam"))
+	// Norms stay in FP32; embedding and head have the layers' moments, with a scale each.
+	const norms, scales = 5 * 32, 14*4 + 2*2
+	layers, all := j.LayerParameters(), j.parameters()
+	require.InEpsilon(t, float64(6*layers+11*(all-layers-norms)+16*norms+4*scales)/float64(all), j.ParameterBytes(), 1e-12)
+
+	_, _, j = linesOf(t, shared(small(t, "bf16"), 8))
+	require.InDelta(t, 6*7./8, j.SentBytes(), 0.05) // and norms, which every rank holds
+}
+
+// What a layer keeps, by hand: each row is an activation with its elements per token.
+func TestActivationBytes(t *testing.T) {
+	const dim, kv, ffn, heads, tokens = 32, 16, 48, 2, 4 * 32
+	const elems = 2 * (2 + // reciprocals of two norms
+		dim + dim + // the residual stream, read by two norms
+		dim + dim + kv + kv + heads + dim + // input, q, k, v, lse and output of the attention
+		dim + ffn + ffn + ffn) // input, up, gate and hidden of the MLP
+	const bf16 = 2*elems + 2*2*(2+heads) // reciprocals and lse stay in FP32
+	for recipe, want := range map[string]int{
+		"fp32": tokens * 4 * elems,
+		"bf16": tokens * bf16,
+		// Four inputs of GEMMs are E4M3 with a scale each; the output of the attention is BF16, too.
+		"fp8-current": tokens*(bf16+2*(-dim+dim-dim-ffn)) + 2*4*4,
+	} {
+		j, err := NewJob(small(t, recipe), specOf(t, "emu"))
+		require.NoError(t, err)
+		require.InEpsilon(t, float64(want)/float64(tokens*elems), j.ActivationBytes(), 1e-12, recipe)
+	}
+}

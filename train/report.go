@@ -146,17 +146,12 @@ func ordered(count map[string]int64, names ...string) []Group {
 	return list
 }
 
-// Activations describes the temporaries that the forward pass of a micro-batch leaves for the
-// backward pass.
-type Activations struct {
-	Bytes int64 `json:"bytes"`
-	Elems int64 `json:"elements"` // each copy of a tensor counts; scales do not
-}
-
-// Activations returns those of a step's micro-batch, as recorded, and after recomputation drops
-// some. Ops of the head, which computes its gradient chunk by chunk in the forward pass, have none.
-func (j *Job) Activations() (a Activations) {
-	forward := map[*backend.Tensor]bool{}
+// ActivationBytes returns what an element that the forward pass of a layer leaves for its backward
+// pass takes on average, in bytes, with all copies and scales, as recorded: recomputation drops some
+// of them later. It is NaN for a model without layers.
+func (j *Job) ActivationBytes() float64 {
+	bytes, elems := int64(0), int64(0)
+	forward, counted := map[*backend.Tensor]bool{}, map[string]bool{}
 	for _, n := range j.anyMicro().Nodes() {
 		for _, o := range n.Operands() {
 			t := o.Tensor.Root()
@@ -164,14 +159,19 @@ func (j *Job) Activations() (a Activations) {
 			case t.Class != backend.Temp:
 			case n.Phase == backend.Forward:
 				forward[t] = true
-			case forward[t]:
+			case forward[t] && n.Block != "":
 				delete(forward, t) // count it once
-				a.Bytes += t.Bytes()
-				if !strings.Contains(o.Field, "Scale") && !strings.Contains(o.Field, "Outer") {
-					a.Elems += int64(t.Elems())
+				bytes += t.Bytes()
+				if strings.Contains(o.Field, "Scale") || strings.Contains(o.Field, "Outer") {
+					continue
+				}
+				// Copies are named NAME.FORMAT, with more behind it where formats are equal.
+				if name, _, _ := strings.Cut(t.Name, "."+t.DType.String()); !counted[name] {
+					counted[name] = true
+					elems += int64(t.Elems())
 				}
 			}
 		}
 	}
-	return a
+	return float64(bytes) / float64(elems)
 }

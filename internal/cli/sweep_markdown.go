@@ -21,8 +21,8 @@ func printSweepMarkdown(to io.Writer, s *sweep.Sweep) error {
 		if text.Len() > 0 {
 			text.WriteByte('\n')
 		}
-		markdownRow(&text, "variant", "runs", "mean loss", fmt.Sprintf("against `%s`", base.Name), "p", "range", "worst step", "largest update", "spikes", "step")
-		markdownRow(&text, slices.Repeat([]string{"---"}, 10)...)
+		markdownRow(&text, "variant", "runs", "mean loss", fmt.Sprintf("against `%s`", base.Name), "p", "range", "worst step", "largest update", "spikes", "bytes per parameter", "per activation", "sent", "step")
+		markdownRow(&text, slices.Repeat([]string{"---"}, 13)...)
 		for i, v := range summaries {
 			if v.Variant != base && v.Variant.Baseline != base {
 				continue
@@ -38,7 +38,7 @@ func printSweepMarkdown(to io.Writer, s *sweep.Sweep) error {
 			if v.Difference.N > 0 {
 				difference += " %"
 			}
-			cells := recordCells(records[i])
+			cells := recordCells(records[i], s.Bytes(v.Variant))
 			for _, cell := range []*string{&difference, &extent, &cells[0]} {
 				*cell = strings.ReplaceAll(*cell, "-", "−")
 			}

@@ -53,8 +53,8 @@ func TestSweep(t *testing.T) {
 	require.Regexp(t, `^bf16 +2 +\d\.\d{4} +\d\.\d{4}–\d\.\d{4} +baseline +–$`, lines[1])
 	require.Regexp(t, `^fp8-smooth +2 +\d\.\d{4} +\d\.\d{4}–\d\.\d{4} +[+-]\d\.\d{3} ± \d\.\d{3} +[\d.e-]+$`, lines[2])
 
-	require.Contains(t, table, "variant     worst step   largest update  spikes  step\n")
-	require.Regexp(t, `\nbf16 +baseline +– +0 +[\d.e+]+ ms\nfp8-smooth +-?\d\.\d{3}–-?\d\.\d{3} +– +0 +[\d.e+]+ ms\n\nworst step: `, table)
+	require.Contains(t, table, "variant     worst step   largest update  spikes  bytes per parameter  per activation  sent per parameter  step\n")
+	require.Regexp(t, `\nbf16 +baseline +– +0 +16\.00 +2\.\d\d +5\.\d\d +[\d.e+]+ ms\nfp8-smooth +-?\d\.\d{3}–-?\d\.\d{3} +– +0 +1\d\.\d\d +1\.\d\d +5\.\d\d +[\d.e+]+ ms\n\nworst step: `, table)
 
 	markdown, _ := succeed(t, "sweep", file, "-o", out, "--markdown")
 	require.Regexp(t, "^\\| variant \\| runs \\| mean loss \\| against `bf16` \\|.*\n\\| ---.*\n\\| `bf16` \\| 2 \\| \\d\\.\\d{4} \\| baseline \\|.*\n\\| `fp8-smooth` \\| 2 \\| \\d\\.\\d{4} \\| [+−]\\d\\.\\d{3} ± \\d\\.\\d{3} % \\|.*\n$", markdown)

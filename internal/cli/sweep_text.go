@@ -66,13 +66,16 @@ func printRecords(to io.Writer, s *sweep.Sweep) error {
 		{head: "worst step"},
 		{head: "largest update", short: "update"},
 		{head: "spikes"},
+		{head: "bytes per parameter", short: "B/param", optional: true},
+		{head: "per activation", short: "B/act", optional: true},
+		{head: "sent per parameter", short: "sent/param", optional: true},
 		{head: "step"},
 	}}
 	for _, r := range s.Records() {
 		if math.IsNaN(r.StepSeconds) {
 			continue
 		}
-		records.add(append([]string{r.Variant.Name}, recordCells(r)...)...)
+		records.add(append([]string{r.Variant.Name}, recordCells(r, s.Bytes(r.Variant))...)...)
 	}
 	if len(records.rows) == 0 {
 		return nil
@@ -84,9 +87,10 @@ func printRecords(to io.Writer, s *sweep.Sweep) error {
 	return err
 }
 
-// recordCells returns the cells of a variant's records: worst step, largest update, spikes, time.
-func recordCells(r sweep.Records) []string {
-	cells := []string{"–", "–", fmt.Sprint(r.Spikes), "–"}
+// recordCells returns the cells of a variant's records: worst step, largest update, spikes, bytes
+// per parameter, per activation and sent, time of a step.
+func recordCells(r sweep.Records, b sweep.Bytes) []string {
+	cells := []string{"–", "–", fmt.Sprint(r.Spikes), "–", "–", "–", "–"}
 	if n := len(r.WorstStep); n > 0 {
 		cells[0] = fmt.Sprintf("%.3f–%.3f", slices.Min(r.WorstStep), slices.Max(r.WorstStep))
 	}
@@ -97,12 +101,17 @@ func recordCells(r sweep.Records) []string {
 		cells[1] = fmt.Sprintf("%.3g", r.LargestUpdate)
 	}
 	if !math.IsNaN(r.StepSeconds) {
-		cells[3] = fmt.Sprintf("%.3g ms", 1e3*r.StepSeconds)
+		cells[6] = fmt.Sprintf("%.3g ms", 1e3*r.StepSeconds)
+	}
+	for i, bytes := range []float64{b.Parameter, b.Activation, b.Sent} {
+		if !math.IsNaN(bytes) {
+			cells[3+i] = fmt.Sprintf("%.2f", bytes)
+		}
 	}
 	return cells
 }
 
-const recordWords = "worst step: how far the training loss of a run is above the baseline's at its worst step, in nats per token, smallest–largest of the seeds; largest update of an element, in units of the learning rate (– without optimizer.stats=true); spikes of all runs; step: median time"
+const recordWords = "worst step: how far the training loss of a run is above the baseline's at its worst step, in nats per token, smallest–largest of the seeds; largest update of an element, in units of the learning rate (– without optimizer.stats=true); spikes of all runs; bytes as octet plan counts them: per parameter, its master weight, gradient and moments; per activation, an element that the forward pass leaves for the backward pass; sent per parameter, in a step, by one of 8 ranks with train.zero_stage=1 (– if that is refused); step: median time"
 
 // errorLength is the number of characters of an error in a table of runs; results.csv and the
 // logs have all of them.
@@ -162,10 +171,17 @@ type recordsResult struct {
 	LargestUpdate *writers.Float  `json:"largest_update,omitempty"`
 	Spikes        int             `json:"spikes"`
 	StepSeconds   writers.Float   `json:"step_s"`
+	// Bytes, null where the variant cannot be planned.
+	Parameter  writers.Float `json:"bytes_per_parameter"`
+	Activation writers.Float `json:"bytes_per_activation"`
+	Sent       writers.Float `json:"sent_per_parameter"`
 }
 
-func recordsOf(r sweep.Records) *recordsResult {
-	out := &recordsResult{Spikes: r.Spikes, StepSeconds: writers.Float(r.StepSeconds)}
+func recordsOf(r sweep.Records, b sweep.Bytes) *recordsResult {
+	out := &recordsResult{
+		Spikes: r.Spikes, StepSeconds: writers.Float(r.StepSeconds),
+		Parameter: writers.Float(b.Parameter), Activation: writers.Float(b.Activation), Sent: writers.Float(b.Sent),
+	}
 	for _, x := range r.WorstStep {
 		out.WorstStep = append(out.WorstStep, writers.Float(x))
 	}
@@ -215,7 +231,7 @@ func printSweepJSON(to io.Writer, s *sweep.Sweep) error {
 			r.Baseline = v.Variant.Baseline.Name
 		}
 		if v.Done > 0 {
-			r.Records = recordsOf(records[i])
+			r.Records = recordsOf(records[i], s.Bytes(v.Variant))
 			r.ValLoss = &spread{writers.Float(v.Mean), writers.Float(v.Min), writers.Float(v.Max)}
 		}
 		if d := v.Difference; d.N > 0 {
