@@ -91,9 +91,9 @@ func (o *directionSums) Loop() backend.Loop {
 	}}
 }
 
-// sumsAt returns, for a row times scale, what clipping at clip and rounding to multiples of step take from Σx·E(x̂) and add
-// to ΣE(x̂²). The fraction f of |x|/step is one side of its distance u to the nearest multiple, and
-// f(1−f) = |u|(1−|u|).
+// sumsAt returns Σx² − Σx·E(x̂) and ΣE(x̂²) − Σx² of a row times scale, where x̂ is x clipped at clip
+// and rounded stochastically to multiples of step. The variance of x̂ is step²·f(1−f), with f the
+// fraction of |x|/step. f(1−f) = |u|(1−|u|), with u its distance from the nearest multiple.
 func sumsAt(row []float32, scale, clip, step float64) (dot, square float64) {
 	const nearest = 1 << 52 // a sum with it has no bits below the point
 	perStep, noise := 1/step, 0.0

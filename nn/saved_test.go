@@ -2,7 +2,6 @@ package nn_test
 
 import (
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -127,28 +126,6 @@ func TestOutlierTokenOfActivations(t *testing.T) {
 		t.Logf("%-7s median relative error of a token %.4f, largest %.4f", name, median, errors[len(errors)-1])
 		require.Greater(t, median, want.low, name)
 		require.Less(t, median, want.high, name)
-	}
-}
-
-// COAT's two-stage scaling of the inputs of linear layers, the maximum of chunks and then
-// of these, is the current scaling of a tensor bit for bit, since a maximum has no rounding.
-func TestGroupScalingIsCurrentScaling(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 5))
-	x := make([]float32, 3000)
-	for i := range x {
-		x[i] = float32(rng.NormFloat64() * math.Exp(4*rng.NormFloat64()))
-	}
-	for _, group := range []int{16, 128, 1000} {
-		var maxima []float32
-		for chunk := range slices.Chunk(x, group) {
-			maxima = append(maxima, fp8.Amax(chunk))
-		}
-		require.Equal(t, fp8.Amax(x), fp8.Amax(maxima), group)
-		want, _ := fp8.ScaleFor(fp8.Amax(x), 448, false)
-		got, _ := fp8.ScaleFor(fp8.Amax(maxima), 448, false)
-		require.Equal(t, math.Float32bits(want), math.Float32bits(got))
-		other, _ := fp8.ScaleFor(slices.Min(maxima), 448, false)
-		require.NotEqual(t, want, other, "one chunk alone, the control")
 	}
 }
 

@@ -80,7 +80,7 @@ func TestStoredGradientsAreCasts(t *testing.T) {
 }
 
 // Training with E4M3 gradients of four micro-batches follows that with FP32 gradients, with one
-// rank and with two; gradients that lose all but the last micro-batch do not.
+// rank and with two. The tolerance tells: with a quarter of the sequences the loss differs more.
 func TestTrainingWithStoredGradients(t *testing.T) {
 	config := inE4M3(t, "bf16")
 	config.Train.Accumulate, config.Optimizer.LR = 4, 0.01
@@ -96,7 +96,7 @@ func TestTrainingWithStoredGradients(t *testing.T) {
 	require.NotEqual(t, wide, narrow)
 	require.InEpsilon(t, wide, last(func(c *Config) { c.Precision.GradAccum = "bf16" }), 0.002)
 	one := last(func(c *Config) { c.Train.Accumulate = 1 })
-	require.Greater(t, math.Abs(one/wide-1), 0.01, "the control")
+	require.Greater(t, math.Abs(one/wide-1), 0.01)
 }
 
 // The sum of many micro-batches in FP8 is a note of plan and train.

@@ -18,11 +18,14 @@ type Line struct {
 	Rest    int64    `json:"rest"`              // for all else
 }
 
-// The names of lines, in their order. An optimizer in FP32 has 4 bytes per parameter in each of the
-// first four: 16.
+// The names of lines, in their order.
 var lineNames = []string{"master weights", "gradients", "m1", "m2", "cast weights", "other"}
 
-const castLine, otherLine = 4, 5
+// StateLines is the number of lines at the start that hold a parameter's state. An optimizer in FP32
+// has 4 bytes per parameter in each of them: 16.
+const StateLines = 4
+
+const castLine, otherLine = StateLines, StateLines + 1
 
 // Lines divides the persistent memory of a rank by use: each tensor counts in one line. Cast
 // weights are the copies that passes read, other are scales of casts, histories, inputs and outputs.
@@ -41,7 +44,7 @@ func (j *Job) Lines() []Line {
 					continue
 				}
 				of[t.Root()] = use{line: i, param: p}
-				if i < castLine && t.Scale != nil {
+				if i < StateLines && t.Scale != nil {
 					of[t.Scale.Root()] = use{line: i, param: p, scale: true}
 				}
 			}
@@ -68,7 +71,7 @@ func (j *Job) Lines() []Line {
 		if name := t.DType.String(); !u.scale && !slices.Contains(l.Formats, name) {
 			l.Formats = append(l.Formats, name)
 		}
-		if !u.scale && u.line < castLine {
+		if !u.scale && u.line < StateLines {
 			l.FP32 += 4 * int64(t.Elems())
 		}
 	}
@@ -79,7 +82,7 @@ func (j *Job) Lines() []Line {
 // moments, with their scales, in bytes. An optimizer in FP32 has 16.
 func (j *Job) ParameterBytes() float64 {
 	stored := int64(0)
-	for _, l := range j.Lines()[:castLine] {
+	for _, l := range j.Lines()[:StateLines] {
 		stored += l.Layers + l.Rest
 	}
 	return float64(stored) / float64(j.parameters())

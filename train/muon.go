@@ -17,6 +17,8 @@ import (
 //	X = U/‖U‖,           NSSteps times: X = aX + (bA + cA²)X with A = XXᵀ
 //	p = p·(1 − lr·WeightDecay) − lr·0.2·√max(rows, cols)·X
 //
+// Without steps the last factor is lr·0.2·√(rows·cols), which gives X the same root mean square.
+//
 // Newton-Schulz steps move the singular values of X towards 1, to about [0.7, 1.2]. They
 // are GEMMs of BF16, recorded as such. The last factor gives the update the root mean square of
 // AdamW's, about 0.2 (arXiv 2502.16982), so that AdamW's learning rate is one for Muon, too.
@@ -36,8 +38,12 @@ func (o *AdamW) usesMuon(p *nn.Param) bool { return o.config.Kind == "muon" && p
 func (o *AdamW) recordMuon(p *backend.Program, gate *backend.StepGate, control *backend.Tensor, params []*nn.Param) {
 	r := newtonSchulz{p, o.config.NSSteps, map[string]*backend.Tensor{}}
 	for _, param := range params {
-		q, m := p.Scope(param.Name), o.m1[param]
 		shape := []int{param.Shape[0], param.Cols()}
+		rate := muonRate * math.Sqrt(float64(max(shape[0], shape[1])))
+		if r.steps == 0 {
+			rate *= math.Sqrt(float64(min(shape[0], shape[1])))
+		}
+		q, m := p.Scope(param.Name), o.m1[param]
 		ahead := q.Temp("ahead", fp8.F32, shape...)
 		q.Add(&backend.LinearUpdate{
 			X: param.Grad, State: m, StateScale: m.Scale, Coef: gate.Coef, Control: control, Skip: gate.Skip, Next: ahead,
@@ -47,7 +53,7 @@ func (o *AdamW) recordMuon(p *backend.Program, gate *backend.StepGate, control *
 		y, scale := r.orthogonalize(q, ahead)
 		q.Add(&backend.LinearUpdate{
 			X: y, State: param.Master, StateScale: param.Master.Scale, Control: control, Skip: gate.Skip,
-			Keep: 1, Decay: float32(o.config.WeightDecay), Rate: float32(muonRate * math.Sqrt(float64(max(shape[0], shape[1]))) * scale),
+			Keep: 1, Decay: float32(o.config.WeightDecay), Rate: float32(rate * scale),
 			Rounding: o.model.Recipe.Optimizer.Rounding, Pow2: o.model.Recipe.Optimizer.Pow2,
 		})
 	}
@@ -88,7 +94,7 @@ func (r *newtonSchulz) orthogonalize(q *backend.Program, u *backend.Tensor) (y *
 	return y, scale
 }
 
-// row returns a vector of n equal elements.
+// row returns a vector of n equal elements, the factor of a GEMM: MatMul has no alpha.
 func (r *newtonSchulz) row(value float64, n int) *backend.Tensor {
 	name := fmt.Sprintf("%v.%d", float32(value), n)
 	if r.rows[name] == nil {
@@ -108,6 +114,9 @@ func (v *validator) muon(c Config) {
 	inRange(v, "optimizer.ns_steps", o.NSSteps, 0, 20)
 	m1, _ := fp8.ParseDType(p.M1)
 	if o.Kind != "muon" {
+		if d := Default().Optimizer; o.Momentum != d.Momentum || o.NSSteps != d.NSSteps {
+			v.fail("optimizer.momentum = %v with optimizer.ns_steps = %d has no effect on optimizer.kind = %q; use %v and %d, or optimizer.kind = \"muon\"", o.Momentum, o.NSSteps, o.Kind, d.Momentum, d.NSSteps)
+		}
 		if m1.IsInteger() {
 			v.fail("precision.m1 = %q is a format of Muon's momentum only; use optimizer.kind = \"muon\", or precision.m1 = \"e4m3\"", p.M1)
 		}

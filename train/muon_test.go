@@ -199,19 +199,20 @@ func TestNewtonSchulz(t *testing.T) {
 }
 
 // The recorded update of a wide and of a tall matrix is the published one, with clipping, momentum,
-// look-ahead, weight decay, and the factor and sign of the direction.
+// look-ahead, weight decay, and the factor and sign of the direction. Without steps it has the
+// direction of the momentum and the same root mean square.
 func TestMuonUpdate(t *testing.T) {
 	const lr, decay, beta, coef = 0.02, 0.3, 0.95, 0.25
-	for _, shape := range [][2]int{{16, 48}, {48, 16}} {
-		rows, cols := shape[0], shape[1]
+	for _, c := range []struct{ rows, cols, steps int }{{16, 48, 5}, {48, 16, 5}, {16, 48, 0}} {
+		rows, cols, shape := c.rows, c.cols, []int{c.rows, c.cols}
 		n := rows * cols
 		vars := backend.NewVars()
 		f32 := func(name string, shape ...int) *backend.Tensor {
 			return vars.Tensor(backend.Stash, name, fp8.F32, shape...)
 		}
-		param := &nn.Param{Name: "w", Shape: shape[:], Matrix: true, Quantized: true, Master: f32("w", rows, cols), Grad: f32("w.grad", rows, cols)}
+		param := &nn.Param{Name: "w", Shape: shape, Matrix: true, Quantized: true, Master: f32("w", rows, cols), Grad: f32("w.grad", rows, cols)}
 		o := &AdamW{
-			config: Optimizer{Kind: "muon", Momentum: beta, NSSteps: 5, WeightDecay: decay},
+			config: Optimizer{Kind: "muon", Momentum: beta, NSSteps: c.steps, WeightDecay: decay},
 			model:  &nn.Base{Vars: vars}, m1: map[*nn.Param]*backend.Tensor{param: f32("w.m1", rows, cols)},
 		}
 		gate := &backend.StepGate{Coef: f32("coef", 1), Skip: vars.Tensor(backend.Stash, "skip", fp8.I32, 1)}
@@ -231,14 +232,17 @@ func TestMuonUpdate(t *testing.T) {
 			ahead[i] = beta*m[i] + coef*g[i]
 		}
 		require.Less(t, distance(got[0], m), 1e-6)
-		direction := published(ahead, rows, cols, 5, muonA, muonB, muonC)
+		direction := published(ahead, rows, cols, c.steps, muonA, muonB, muonC)
 		for i := range w {
 			step[i] = (got[1][i] - w[i]*(1-lr*decay)) / lr
 			direction[i] *= -0.2 * math.Sqrt(48)
+			if c.steps == 0 {
+				direction[i] *= math.Sqrt(16)
+			}
 		}
-		require.Less(t, distance(step, direction), 0.03, shape)
+		require.Less(t, distance(step, direction), 0.03, c)
 		rms := norm64(step) / math.Sqrt(float64(n))
-		t.Logf("%v: update of RMS %.3f times the learning rate", shape, rms)
+		t.Logf("%+v: update of RMS %.3f times the learning rate", c, rms)
 		require.InDelta(t, 0.2, rms, 0.05) // that of AdamW
 	}
 }
@@ -374,10 +378,12 @@ func TestMuonRefuses(t *testing.T) {
 		`precision.m1 = "int8" with precision.state_scope = "all"`: func(c *Config) {
 			c.Precision.M1, c.Precision.StateScope = "int8", "all"
 		},
-		`precision.m2 = "int8" is not supported`: func(c *Config) { c.Precision.M2 = "int8" },
-		"optimizer.momentum = 1 is out of range": func(c *Config) { c.Optimizer.Momentum = 1 },
-		"optimizer.ns_steps = 21":                func(c *Config) { c.Optimizer.NSSteps = 21 },
-		`optimizer.kind = "lion" is unknown`:     func(c *Config) { c.Optimizer.Kind = "lion" },
+		`precision.m2 = "int8" is not supported`:                             func(c *Config) { c.Precision.M2 = "int8" },
+		"optimizer.momentum = 1 is out of range":                             func(c *Config) { c.Optimizer.Momentum = 1 },
+		`optimizer.momentum = 0.5 with optimizer.ns_steps = 5 has no effect`: func(c *Config) { c.Optimizer.Kind, c.Optimizer.Momentum = "adamw", 0.5 },
+		`optimizer.momentum = 0.95 with optimizer.ns_steps = 1 has`:          func(c *Config) { c.Optimizer.Kind, c.Optimizer.NSSteps = "adamw", 1 },
+		"optimizer.ns_steps = 21":                                            func(c *Config) { c.Optimizer.NSSteps = 21 },
+		`optimizer.kind = "lion" is unknown`:                                 func(c *Config) { c.Optimizer.Kind = "lion" },
 	} {
 		c := small(t, "fp8-smooth")
 		c.Optimizer.Kind = "muon"

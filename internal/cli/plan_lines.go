@@ -27,7 +27,7 @@ func (p planned) printLines(w io.Writer) {
 	}
 	sum := train.Line{Name: "sum"}
 	for i, l := range p.Memory.Lines {
-		if i > 0 && l.FP32 == 0 && p.Memory.Lines[i-1].FP32 > 0 {
+		if i == train.StateLines {
 			write(sum)
 		}
 		write(l)

@@ -19,6 +19,12 @@ func planOf(t *testing.T, args ...string) (p planned) {
 	return p
 }
 
+// The sum follows the second moments, also where Muon's weights have none.
+func TestPlanLinesOfMuon(t *testing.T) {
+	out, _ := succeed(t, append([]string{"plan", "--recipe", "bf16", "optimizer.kind=muon"}, small...)...)
+	require.Regexp(t, `\n  m1 +4\.00 .*\n  m2 +0\.00 .*\n  sum +12\.00 +12\.00 .*\n  cast weights `, out)
+}
+
 // plan tells the bytes of each part of the state, beside those of an optimizer in FP32, and the
 // traffic between ranks, in 80 columns and in JSON.
 func TestPlanLines(t *testing.T) {
