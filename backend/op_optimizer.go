@@ -108,7 +108,7 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 // ends with a shorter block; torchao divides the flattened tensor instead.
 //
 // Blocks of an FP8 moment may be expanded (Tensor.Expand); fp8.ExpansionOf gives the equations.
-// The smallest magnitude of such a block does not underflow. A block that is not finite keeps its
+// The smallest magnitude of such a block does not underflow in E4M3. A block that is not finite keeps its
 // expansion. Source: COAT's kernel fp8_adamw_expand (NVlabs/COAT).
 //
 // The step uses the new m and v before rounding. Stochastic rounding draws its bits
@@ -125,9 +125,9 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 // 3i+k of Amaxes is the amax of tensor i's master (k = 0), first (1) or second moment
 // (2), if that has one scale. All else in Amaxes is undefined.
 type AdamW struct {
-	Grad        []*Tensor `op:"in"`                // F32, BF16, F16, E4M3, E4M3IEEE or E5M2
+	Grad        []*Tensor `op:"in"`                // F32, BF16, F16 or FP8 with NaN
 	Master      []*Tensor `op:"inout,in=AmaxOnly"` // F32 or BF16, or F16 with a scale
-	M1          []*Tensor `op:"inout,in=AmaxOnly"` // F32, BF16, F16, E4M3, E4M3IEEE or E5M2
+	M1          []*Tensor `op:"inout,in=AmaxOnly"` // F32, BF16, F16 or FP8 with NaN
 	M2          []*Tensor `op:"inout,in=AmaxOnly"`
 	MasterScale []*Tensor `op:"inout,optional,in=AmaxOnly"` // F32 each: scale_inv; nil for F32 and BF16
 	M1Scale     []*Tensor `op:"inout,optional,in=AmaxOnly"`

@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// Norms says where a decoder normalises and what else joins its layers, in the words of the
+// Norms says where a decoder normalizes and what else joins its layers, in the words of the
 // configuration. The zero value is Llama's.
 type Norms struct {
 	Norm       string  // "post" or "both"; empty: pre

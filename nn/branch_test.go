@@ -46,7 +46,7 @@ func lossWith(t *testing.T, edit func(*nn.Config), suffix string, times float64)
 
 // Norms of queries and keys take their scale out of the loss, and norms of results that of
 // attention and MLP. The controls, without them, move.
-func TestNormsBoundWhatTheyNormalise(t *testing.T) {
+func TestNormsBoundWhatTheyNormalize(t *testing.T) {
 	for _, c := range []struct {
 		name, suffix string
 		times        float64
@@ -91,7 +91,7 @@ func TestScalesMultiply(t *testing.T) {
 }
 
 // The norms of queries and keys precede the rotation, as in Qwen3.
-func TestHeadsAreNormalisedBeforeTheRotation(t *testing.T) {
+func TestHeadsAreNormalizedBeforeTheRotation(t *testing.T) {
 	lp := newLossProblem(t, smallDecoder(func(c *nn.Config) { c.QKNorm = nn.LearnedQKNorm }), 5)
 	rotations := 0
 	for _, n := range lp.program.Nodes() {

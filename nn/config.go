@@ -18,7 +18,7 @@ type Config struct {
 	FanIn      bool    // the weights of linear layers start with 1/√in instead, InitStd is the embedding's
 
 	// The zero values of these fields are Llama's.
-	Norm        Norm     // where each layer normalises
+	Norm        Norm     // where each layer normalizes
 	NormGain    float64  // of the norms after attention and MLP at the start; 0: 1
 	NoFinalNorm bool     // the head reads the residual stream itself
 	QKNorm      QKNorm   // of queries and keys
@@ -31,7 +31,7 @@ type Config struct {
 	Shards int
 }
 
-// Norm says where a decoder layer normalises: before attention and MLP, or their results.
+// Norm says where a decoder layer normalizes: before attention and MLP, or their results.
 type Norm string
 
 // The values of Norm. The empty one counts as pre.

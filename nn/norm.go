@@ -74,7 +74,7 @@ func (n *RMSNorm) backward(q *Pass, saved *normSaved, dy, bypass *backend.Tensor
 	q.complete(n.gain)
 }
 
-// QKNorm says whether queries and keys are normalised: each head by the root mean square of its
+// QKNorm says whether queries and keys are normalized: each head by the root mean square of its
 // elements, before the rotation, with one gain for all heads.
 type QKNorm string
 

@@ -23,8 +23,8 @@ import (
 // maxAtLargest is the share of a tensor's sums at the largest value that does not halve μ.
 const maxAtLargest = 1e-5
 
-// shareScale makes an update of the scale of w's gradient, from this rank's amax, one of all
-// ranks.
+// shareScale replaces the amax that u reads, of this rank's gradient of w, by the maximum over all
+// ranks, and applies recipe.Reduce.Scale.
 func (p *Pass) shareScale(u *backend.UpdateScale, w *Param) {
 	if p.reduce.Scale == recipe.RankScale {
 		return

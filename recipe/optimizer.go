@@ -40,8 +40,8 @@ func CheckGrad(d fp8.DType) error {
 	return fmt.Errorf("weight gradients in %s are not supported (use fp32, bf16, or a floating-point format of five to eight bits that has NaN, such as e4m3)", d)
 }
 
-// MaxAccumulate is the largest number of micro-batches whose sum FP8 gradients hold about as
-// precisely as a cast: beyond it, micro-batches are too small beside the sum, and rounding to
+// MaxAccumulate is the largest number of micro-batches whose sum FP8 gradients hold with at most
+// 2.5 times the error of one cast: beyond it, micro-batches are too small beside the sum, and rounding to
 // nearest loses them. Measured by TestAccumulationInFP8 of package nn.
 const MaxAccumulate = 16
 

@@ -153,7 +153,7 @@ func fp8LM(name, summary, level string, state Optimizer) Recipe {
 	return Recipe{
 		Name: name, Summary: summary,
 		Origin: "FP8-LM (arXiv 2310.18313; Azure/MS-AMP), " + level + ". MS-AMP's wgrad gives E4M3; Octet " +
-			"casts the FP32 gradient once, for the wire (train.zero_stage = 1). MS-AMP's code has a constant " +
+			"casts the FP32 gradient once, for the exchange (train.zero_stage = 1). MS-AMP's code has a constant " +
 			"μ: precision.reduce_scale = rms. Gradients of embedding, head and norms stay FP32.",
 		Compute: fp8.BF16, Optimizer: state, History: 16,
 		Rows:   hybrid(Delayed, nearest, Row{Operand: Weight, Scaling: Current}),

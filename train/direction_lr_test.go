@@ -111,7 +111,7 @@ func TestDirectionIsRefused(t *testing.T) {
 	c := small(t, "int8-switchback")
 	c.Optimizer.DirectionLR = true
 	_, err := NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "recipe int8-switchback has no gradient with scaling direction; use recipe int8-unified, or direction_lr = false")
+	require.ErrorContains(t, err, "and recipe int8-switchback has none; use recipe = \"int8-unified\"")
 	c.Optimizer.ClipRMS = 1
 	require.ErrorContains(t, c.Validate(recipe.Names()), "optimizer.direction_lr and optimizer.clip_rms = 1 both lower")
 	for _, refused := range []struct {

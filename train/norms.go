@@ -8,7 +8,7 @@ import (
 	"octet/nn"
 )
 
-// norms checks where the model normalises and how its weights start.
+// norms checks where the model normalizes and how its weights start.
 func (v *validator) norms(m Model) {
 	v.oneOf("model.init_rule", m.InitRule, []string{"fixed", fanIn})
 	v.oneOf("model.norm", m.Norm, []string{string(nn.PreNorm), string(nn.PostNorm), string(nn.BothNorms)})

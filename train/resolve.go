@@ -154,7 +154,7 @@ func (c Config) checkDirection(r recipe.Recipe, layers []recipe.Layer) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("optimizer.direction_lr reads how casts turn gradients, but recipe %s has no gradient with scaling direction; use recipe int8-unified, or direction_lr = false", r.Name)
+	return fmt.Errorf("optimizer.direction_lr = true needs a gradient with scaling = \"direction\", and recipe %s has none; use recipe = \"int8-unified\", or optimizer.direction_lr = false", r.Name)
 }
 
 // ResolvedRecipe returns the named recipe with the config's rows before its own and

@@ -26,7 +26,7 @@ type term struct {
 }
 
 // split returns the sign, significand and exponent of an FP8 code; special is its value if
-// that is NaN or infinite. A subnormal is normalised, down to the exponent minExp.
+// that is NaN or infinite. A subnormal is normalized, down to the exponent minExp.
 func split(code uint8, d fp8.DType, minExp int) (t term, special float64) {
 	mantissaBits, bias := 3, 7
 	if d == fp8.E5M2 {

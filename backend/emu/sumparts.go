@@ -54,7 +54,7 @@ func (b *binder) sumRounded(o *backend.SumParts) func() {
 	codes := x
 	codes.Scale = nil
 	buffers := b.pieceBuffers(out.Cols)
-	bytes, counts := make([][]uint8, b.pool.Size()), make([][16]uint32, b.pool.Size())
+	bytes, counts := make([][]uint8, b.pool.Size()), make([][16]uint32, b.pool.Size()) // a cache line each
 	for i := range bytes {
 		bytes[i] = make([]uint8, pool.PieceWidth(out.Cols))
 	}
