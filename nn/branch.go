@@ -128,8 +128,10 @@ func (b *Base) LayerScale(scope string, dim int, initial float64) *LayerScale {
 
 func (l *LayerScale) forward(p *Pass, f, x *backend.Tensor) *backend.Tensor {
 	q := p.At(l.scope)
+	scaled, cast := q.store("scaled", f.Rows(), f.Cols())
+	q.Add(&backend.Quantize{X: f, ColScale: l.gamma.Master, Out: cast})
 	y, cast := q.store("out", f.Rows(), f.Cols())
-	q.Add(&ScaleColumns{X: f, Gain: l.gamma.Master, Residual: x, Out: cast})
+	q.Add(&backend.Add{A: x, B: scaled, Out: cast})
 	return y
 }
 
@@ -144,7 +146,7 @@ func (l *LayerScale) backward(p *Pass, f, dy *backend.Tensor, to *Slot) *Value {
 	})
 	q.complete(l.gamma)
 	return q.Store(to, dy.Rows(), dy.Cols(), func(out []backend.Cast) backend.Op {
-		return &ScaleColumns{X: dy, Gain: l.gamma.Master, Out: out}
+		return &backend.Quantize{X: dy, ColScale: l.gamma.Master, Out: out}
 	})
 }
 

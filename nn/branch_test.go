@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
-	"octet/backend/conformance"
 	_ "octet/backend/emu"
 	"octet/nn"
 )
@@ -131,28 +130,3 @@ func TestInitialValues(t *testing.T) {
 	c.Norm = "none"
 	require.ErrorContains(t, c.Validate(), `model.norm = "none"`)
 }
-
-// Backends compute ScaleColumns as its Reference defines it, in every format and rounding.
-func TestScaleColumns(t *testing.T) {
-	for _, name := range scaleColumnsBackends {
-		driver, device, err := backend.Find(name)
-		require.NoError(t, err)
-		for _, residual := range []bool{false, true} {
-			tolerance := 0.0
-			if residual {
-				tolerance = 0x1p-20 // of two roundings
-			}
-			for c := range conformance.Of("scale_columns", tolerance, func(b *conformance.Bench) backend.Op {
-				o := &nn.ScaleColumns{X: b.Input("x", b.Rows, b.Cols), Gain: b.Vector("gain", b.Cols), Out: b.Casts("out", b.Rows, b.Cols)}
-				if residual {
-					o.Residual = b.Input("residual", b.Rows, b.Cols)
-				}
-				return o
-			}) {
-				t.Run(name+"/"+c.Name, func(t *testing.T) { require.NoError(t, c.Run(t.Context(), driver, device)) })
-			}
-		}
-	}
-}
-
-var scaleColumnsBackends = []string{"emu", "ref"}

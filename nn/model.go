@@ -116,7 +116,7 @@ func (m *Model) scaledEmbedding(p *Pass, name string, x *backend.Tensor) *backen
 	if s := m.Config.EmbedScale; s != 0 && s != 1 {
 		q := p.At(m.embed.scope + ".scale")
 		y, cast := q.store(name, x.Rows(), x.Cols())
-		q.Add(&ScaleColumns{X: x, Gain: q.filled(name+".gain", x.Cols(), float32(s)), Out: cast})
+		q.Add(&backend.Quantize{X: x, ColScale: q.filled(name+".gain", x.Cols(), float32(s)), Out: cast})
 		return y
 	}
 	return x

@@ -1,9 +1,6 @@
 package train
 
 import (
-	"fmt"
-
-	"octet/backend"
 	"octet/checkpoint"
 	"octet/nn"
 )
@@ -51,16 +48,4 @@ func setHFNorms(c *nn.Config, n checkpoint.Norms) {
 	if n.LayerScale {
 		c.LayerScale = new(1.0) // the weights replace this value
 	}
-}
-
-// needsLoops returns an error for scales that the device lacks an op for: nn.ScaleColumns.
-func (m Model) needsLoops(s backend.Spec) error {
-	switch {
-	case s.Loops:
-	case m.LayerScale != nil:
-		return fmt.Errorf("%w by backend %s: model.layer_scale needs an op that multiplies columns, which this backend lacks; remove the key, or use --backend emu", backend.ErrUnsupported, s.DeviceName())
-	case m.EmbedScale != 1 && m.EmbedScale != 0:
-		return fmt.Errorf("%w by backend %s: model.embed_scale = %v needs an op that multiplies columns, which this backend lacks; use 1, or --backend emu", backend.ErrUnsupported, s.DeviceName(), m.EmbedScale)
-	}
-	return nil
 }

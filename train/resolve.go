@@ -203,9 +203,6 @@ func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	if err != nil {
 		return r, nil, err
 	}
-	if err := c.Model.needsLoops(s); err != nil {
-		return r, nil, err
-	}
 	layers, err := c.linears()
 	if err != nil {
 		return r, nil, err

@@ -180,7 +180,7 @@ func specOf(capability, version int) backend.Spec {
 	return backend.Spec{
 		Backend: "cuda", Device: name, E4M3: fp8.E4M3,
 		Pairs:  arith.CublasLt(capability, version),
-		Masked: true, BlockMoments: true, SeedSigns: true, Loops: true, Stochastic: true,
+		Masked: true, BlockMoments: true, SeedSigns: true, Stochastic: true,
 		HeadTokens: headTokens,
 		// The SXM boards; smaller ones exist. CUDA reports less memory than the data
 		// sheet, because the driver reserves some.
