@@ -52,7 +52,7 @@ fuzz: ## fuzz every target (FUZZ=10m for ten minutes each)
 bench: ## run the benchmarks of casts and kernels
 	go test -run '^$$' -bench . -benchmem ./fp8 ./backend/emu/...
 
-systems: build ## compare the systems of the field: 450 runs, resumable (sweeps/systems)
+systems: build ## compare the systems of the field: 340 runs, resumable (sweeps/systems)
 	go run ./study/aligned -write planted
 	./octet sweep study/sweeps/systems.toml -o sweeps/systems --markdown
 
