@@ -97,6 +97,8 @@ type Spec struct {
 	BlockSources bool
 	// SeedSigns says that Hadamard can take its signs from the seed of the run.
 	SeedSigns bool
+	// Experts says that the backend runs the ops of mixtures of experts: Route and others.
+	Experts bool
 	// Stochastic says that casts can draw the counter-based random bits of fp8.Random.
 	Stochastic bool
 	// AttentionBF16 says that attention over BF16 operands multiplies in BF16: it

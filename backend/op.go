@@ -24,6 +24,7 @@ func Ops() []Op {
 		&Embed{}, &EmbedGrad{}, &Add{}, &RMSNorm{}, &RMSNormGrad{}, &Rope{},
 		&Attention{}, &AttentionGrad{}, &CacheWrite{},
 		&SwiGLU{}, &SwiGLUAmax{}, &SwiGLUGrad{}, &SmoothScale{}, &Activation{}, &ActivationGrad{},
+		&Route{}, &RouteGrad{}, &Gather{}, &Combine{}, &CombineGrad{},
 		&CrossEntropy{}, &Sum{},
 		&SumSquares{}, &StepGate{}, &UpdateStats{}, &AdamW{},
 		&LinearUpdate{},

@@ -34,6 +34,7 @@ type Config struct {
 	TorchDType            string // storage format of the weights, such as "float32"; empty if absent
 	FP8                   bool   // the decoder's linear layers are stored as FP8 codes, each with one scale
 	Norms                 Norms
+	Experts               Experts
 }
 
 // maxSize bounds every size in a config, so that the product of two fits 64 bits.
@@ -72,6 +73,9 @@ func (c Config) Validate() error {
 	case c.HiddenAct == silu && !c.Gated:
 		return errors.New("hidden_act = \"silu\" needs gate_proj")
 	}
+	if err := c.Experts.validate(c.Gated); err != nil {
+		return err
+	}
 	return c.Norms.validate()
 }
 
@@ -87,22 +91,39 @@ type family struct {
 }
 
 var families = []family{
-	{"llama", "LlamaForCausalLM", true}, // with silu alone
-	{"qwen3", "Qwen3ForCausalLM", true}, // with silu and norms of queries and keys
+	{"llama", "LlamaForCausalLM", true},     // with silu alone
+	{"qwen3", "Qwen3ForCausalLM", true},     // with silu and norms of queries and keys
+	{"mixtral", "MixtralForCausalLM", true}, // with silu and experts
 	{"octet", "OctetForCausalLM", false},
 	{"octet-gated", "OctetGatedForCausalLM", true},
 }
 
 func (c Config) family() family {
 	switch {
-	case c.HiddenAct == silu && c.Norms == Norms{}:
-		return families[0]
-	case c.HiddenAct == silu && c.Norms == qwen3Norms:
-		return families[1]
+	case c.HiddenAct == silu && c.Norms == Norms{} && c.Experts.mixtral():
+		return families[mixtral]
+	case c.HiddenAct == silu && c.Norms == Norms{} && c.Experts == Experts{}:
+		return families[llama]
+	case c.HiddenAct == silu && c.Norms == qwen3Norms && c.Experts == Experts{}:
+		return families[qwen3]
 	case !c.Gated:
-		return families[2]
+		return families[octet]
 	}
-	return families[3]
+	return families[octetGated]
+}
+
+// The indices of families.
+const (
+	llama = iota
+	qwen3
+	mixtral
+	octet
+	octetGated
+)
+
+// Foreign reports whether transformers has the architecture, given one of its activations.
+func (c Config) Foreign() bool {
+	return c.Norms.Foreign() && (c.Experts == Experts{} || c.family() == families[mixtral])
 }
 
 // MarshalJSON returns a config.json that transformers 4 and 5 read.
@@ -138,6 +159,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 
 		Quantization json.RawMessage `json:"quantization_config,omitempty"`
 		*normFields
+		*expertFields
 	}{
 		Architectures: []string{f.architecture}, ModelType: f.modelType,
 		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, IntermediateSize: c.IntermediateSize,
@@ -145,7 +167,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		HeadDim: c.HiddenSize / c.NumAttentionHeads, MaxPositionEmbeddings: c.MaxPositionEmbeddings,
 		RMSNormEps: c.RMSNormEps, RopeTheta: c.RopeTheta, HiddenAct: c.HiddenAct,
 		TieWordEmbeddings: c.TieWordEmbeddings, TorchDType: c.TorchDType, Quantization: quantization,
-		normFields: c.Norms.fields(f),
+		normFields: c.Norms.fields(f), expertFields: c.Experts.fields(),
 	})
 }
 
@@ -171,7 +193,7 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 	read.NumKeyValueHeads = f.size("num_key_value_heads", read.NumAttentionHeads)
 	read.RopeTheta = f.rope()
 	read.FP8 = f.quantization(read.TieWordEmbeddings)
-	read.Gated, read.Norms = f.family(read.HiddenAct)
+	read.Gated, read.Norms, read.Experts = f.family(read.HiddenAct)
 	f.rejectUnsupported(read)
 	f.rejectUnread(harmlessKeys)
 	if f.err != nil {
@@ -220,30 +242,35 @@ func (f *fields) rejectSlidingWindow() {
 
 // family returns whether the model type is gated, and its norms. It fails unless model type,
 // architecture, activation and norms agree.
-func (f *fields) family(act string) (gated bool, norms Norms) {
+func (f *fields) family(act string) (gated bool, norms Norms, experts Experts) {
 	modelType := f.text("model_type", "")
 	i := slices.IndexFunc(families, func(f family) bool { return f.modelType == modelType })
 	if i < 0 {
-		f.fail("model_type = %q: octet supports Llama models (%q) and Qwen3 models (%q) only", modelType, "llama", "qwen3")
-		return false, norms
+		f.fail("model_type = %q: octet supports Llama models (%q), Qwen3 models (%q) and Mixtral models (%q) only", modelType, "llama", "qwen3", "mixtral")
+		return false, norms, experts
 	}
-	switch own := i > 1; {
-	case own:
+	if i > qwen3 {
+		experts = f.experts(i == mixtral)
+	}
+	switch {
+	case i >= octet:
 		norms = f.norms()
-	case i == 1:
+	case i == qwen3:
 		norms = qwen3Norms
 	}
-	switch foreign := i <= 1; {
+	switch foreign := i < octet; {
 	case foreign && act != silu:
 		f.fail("hidden_act = %.80q: model_type %q needs %q", act, modelType, silu)
-	case !foreign && act == silu && (norms == Norms{} || norms == qwen3Norms):
+	case !foreign && act == silu && experts.mixtral() && norms == Norms{}:
+		f.fail("hidden_act = %q: only model_type %q has it with these experts", act, families[mixtral].modelType)
+	case !foreign && act == silu && experts == Experts{} && (norms == Norms{} || norms == qwen3Norms):
 		f.fail("hidden_act = %q: only model_type %q and, with norms of queries and keys, %q have it", act, families[0].modelType, families[1].modelType)
 	}
 	var architectures []string
 	if f.decode("architectures", &architectures) && (len(architectures) != 1 || architectures[0] != families[i].architecture) {
 		f.fail("architectures = %q: octet supports %s only", architectures, families[i].architecture)
 	}
-	return families[i].gated, norms
+	return families[i].gated, norms, experts
 }
 
 // rope returns rope_theta from any of its places. It fails on rotary embeddings

@@ -31,6 +31,7 @@ func (c Config) Layout() iter.Seq2[string, []int] {
 			{"mlp.gate_proj", []int{ffn, hidden}},
 			{"mlp.down_proj", []int{hidden, ffn}},
 		}, hidden, hidden/c.NumAttentionHeads)
+		layer = c.Experts.layer(layer, hidden, ffn)
 		if !c.Gated {
 			layer = slices.DeleteFunc(layer, func(t tensor) bool { return t.name == "mlp.gate_proj" })
 		}

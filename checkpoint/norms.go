@@ -79,7 +79,7 @@ type normFields struct {
 
 // fields returns what a file of the family says of the norms; nil for Llama and Qwen3.
 func (n Norms) fields(f family) *normFields {
-	if f == families[0] || f == families[1] {
+	if f == families[llama] || f == families[qwen3] || f == families[mixtral] {
 		return nil
 	}
 	fields := normFields(n)

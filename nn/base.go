@@ -38,9 +38,15 @@ type Base struct {
 	// every rank holds all of it.
 	Shards int
 
+	// RouteStats is what routing did in this step, Output F32 [mixtures of experts,
+	// backend.RouteStats+experts]: see backend.RouteGrad. It is nil until DeclareGrads, and
+	// without experts.
+	RouteStats *backend.Tensor
+
 	linears    []*Linear
 	attentions []*Attention
 	mlps       []*MLP
+	moes       []*MoE
 	embeddings []*Embedding
 	heads      []*Head
 	sharing    []*Param        // of Mu and atMax: gradients with a scale of all ranks
@@ -167,6 +173,9 @@ func (b *Base) ClearMaxima(p *Pass) {
 	}
 	if b.atMax != nil {
 		p.Add(&backend.Fill{Out: b.atMax})
+	}
+	if b.RouteStats != nil {
+		p.Add(&backend.Fill{Out: b.RouteStats})
 	}
 }
 

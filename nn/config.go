@@ -25,6 +25,8 @@ type Config struct {
 	LayerScale  *float64 // initial value of the vectors that multiply the results of attention and MLP; nil: none
 	EmbedScale  float64  // multiplies what the embedding returns; 0: 1
 
+	MoE MoEShape // experts in place of each MLP; its zero value: none
+
 	// Shards is the number of ranks that share the optimizer state: each holds an
 	// equal share of the rows of every matrix's master weights (see Param). With 0
 	// or 1 every rank holds all of them.
@@ -81,7 +83,7 @@ func (c Config) Validate() error {
 	case c.LayerScale != nil && (c.Norm == PostNorm || c.Norm == BothNorms):
 		return fmt.Errorf("model.layer_scale with model.norm = %q: the gain of the norm after attention and MLP multiplies the same values; use model.norm_gain", c.Norm)
 	}
-	return nil
+	return c.MoE.validate()
 }
 
 // std returns the standard deviation of the initial weights of a linear layer with in inputs.

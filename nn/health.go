@@ -17,7 +17,8 @@ type Health struct {
 	// up_proj and gate_proj. Output F32 [4·layers, ffn]. Nil for other activations than
 	// SwiGLU. All MLPs of a model must have the same width and activation.
 	Channels *backend.Tensor
-	// Layers holds, for each MLP, the path of the layer that it is a part of: "layers.3".
+	// Layers holds, for each MLP, the path of the layer that it is a part of, "layers.3", or of the
+	// expert that it is.
 	Layers []string
 }
 
@@ -28,7 +29,7 @@ func (b *Base) DeclareHealth() *Health {
 		h.Casts = b.Vars.Tensor(backend.Output, "health.casts", fp8.F32, n, backend.HealthFields)
 	}
 	for _, l := range b.mlps {
-		h.Layers = append(h.Layers, parent(l.scope))
+		h.Layers = append(h.Layers, l.owner)
 	}
 	if len(b.mlps) > 0 && b.mlps[0].isSwiGLU() {
 		h.Channels = b.Vars.Tensor(backend.Output, "health.channels", fp8.F32, 4*len(b.mlps), b.mlps[0].ffn)

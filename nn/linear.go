@@ -72,8 +72,13 @@ type pair struct{ a, b Copy }
 
 // linear declares a linear layer. Its weight still needs cacheWeights.
 func (b *Base) linear(layer recipe.Layer, in, out int, std float64) *Linear {
+	return b.linearNamed(layer.Scope, layer, in, out, std)
+}
+
+// linearNamed is linear for a weight with another path than its layer.
+func (b *Base) linearNamed(path string, layer recipe.Layer, in, out int, std float64) *Linear {
 	l := b.resolve(layer)
-	l.weight = b.param(b.ParamPrefix+l.Scope+".weight", true, std, out, in)
+	l.weight = b.param(b.ParamPrefix+path+".weight", !layer.Router, std, out, in)
 	b.linears = append(b.linears, l)
 	return l
 }

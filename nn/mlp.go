@@ -12,7 +12,7 @@ import (
 // w3 = down_proj, or w3·f(w1·x, w2·x) or w3·f(w1·x) for other activations, see
 // Nonlinearity. For Smooth-SwiGLU see smooth.go.
 type MLP struct {
-	scope          string
+	scope, owner   string
 	up, gate, down *Linear // gate is nil for an ungated activation
 	activation     Activation
 	f              Nonlinearity // of activation
@@ -39,22 +39,31 @@ type MLPShape struct {
 // MLP declares an MLP. It smooths if the activation is SmoothSwiGLU and down_proj reads
 // FP8, in the form that the recipe gives.
 func (b *Base) MLP(scope string, c MLPShape) *MLP {
-	l := &MLP{scope: scope, ffn: c.FFN, layer: len(b.mlps), activation: c.Activation}
+	return b.mlp(scope, parent(scope), c, func(module string) string { return scope + "." + module })
+}
+
+// mlp is MLP. owner is the path that telemetry names it by, and path returns that of the weight of
+// a module: "up_proj".
+func (b *Base) mlp(scope, owner string, c MLPShape, path func(module string) string) *MLP {
+	linear := func(module string, hidden bool, in, out int, std float64) *Linear {
+		return b.linearNamed(path(module), recipe.Layer{Scope: scope + "." + module, Hidden: hidden}, in, out, std)
+	}
+	l := &MLP{scope: scope, owner: owner, ffn: c.FFN, layer: len(b.mlps), activation: c.Activation}
 	if l.f, l.err = LookupActivation(c.Activation); l.err != nil {
 		l.err = fmt.Errorf("%s: %w", scope, l.err)
 	}
 	b.mlps = append(b.mlps, l)
-	l.up = b.linear(recipe.Layer{Scope: scope + ".up_proj"}, c.Dim, c.FFN, c.InitStd)
+	l.up = linear("up_proj", false, c.Dim, c.FFN, c.InitStd)
 	inputs := l.up.Inputs()
 	if l.f.Gated {
-		l.gate = b.linear(recipe.Layer{Scope: scope + ".gate_proj"}, c.Dim, c.FFN, c.InitStd)
+		l.gate = linear("gate_proj", false, c.Dim, c.FFN, c.InitStd)
 		inputs = append(inputs, l.gate.Inputs()...)
 		l.dGate = b.gradSlot(l.gate)
 		b.cacheWeights(l.gate)
 		l.g = b.savedSlot(scope + ".gate")
 	}
 	l.u = b.savedSlot(scope + ".up")
-	l.down = b.linear(recipe.Layer{Scope: scope + ".down_proj", Hidden: true}, c.FFN, c.Dim, c.OutStd)
+	l.down = linear("down_proj", true, c.FFN, c.Dim, c.OutStd)
 	l.input = b.Slot(scope+".input", inputs...)
 	l.hidden = b.Slot(scope+".hidden", l.down.Inputs()...)
 	l.dUp = b.gradSlot(l.up)

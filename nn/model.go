@@ -23,6 +23,7 @@ type Model struct {
 type layer struct {
 	attn       *Attention
 	mlp        *MLP
+	moe        *MoE    // instead of mlp, or nil
 	first, mid *branch // of attention, and of the MLP
 }
 
@@ -68,9 +69,18 @@ func (m *Model) layer(scope string) *layer {
 		InitStd: c.std(c.Dim), OutStd: c.outStd(c.Dim), QKNorm: c.QKNorm, NormEps: c.NormEps,
 	})
 	l.mid = m.branch(scope+".post_attention_layernorm", scope+".mlp")
-	l.mlp = m.MLP(scope+".mlp", MLPShape{Dim: c.Dim, FFN: c.FFN, Activation: c.Activation, InitStd: c.std(c.Dim), OutStd: c.outStd(c.FFN)})
+	shape := MLPShape{Dim: c.Dim, FFN: c.FFN, Activation: c.Activation, InitStd: c.std(c.Dim), OutStd: c.outStd(c.FFN)}
+	var input *Slot
+	var grad func(*Base) *Slot
+	if c.MoE.Experts > 0 {
+		l.moe = m.MoE(scope, c.MoE, shape)
+		input, grad = l.moe.input, l.moe.OutputGrad
+	} else {
+		l.mlp = m.MLP(scope+".mlp", shape)
+		input, grad = l.mlp.input, l.mlp.OutputGrad
+	}
 	l.first.around(m.Base, l.attn.input, l.attn.OutputGrad(m.Base))
-	l.mid.around(m.Base, l.mlp.input, l.mlp.OutputGrad(m.Base))
+	l.mid.around(m.Base, input, grad(m.Base))
 	return l
 }
 
@@ -89,6 +99,7 @@ type layerSaved struct {
 	first, mid *branchSaved
 	attn       *attentionSaved
 	mlp        *mlpSaved
+	moe        *moeSaved
 }
 
 func (l *layer) forward(p *Pass, x *backend.Tensor) (*backend.Tensor, *layerSaved) {
@@ -99,13 +110,22 @@ func (l *layer) forward(p *Pass, x *backend.Tensor) (*backend.Tensor, *layerSave
 	f, s.attn = l.attn.Forward(p, h, l.first.residual(x))
 	x = l.first.leave(p, x, f, s.first)
 	h, s.mid = l.mid.enter(p, x)
-	f, s.mlp = l.mlp.Forward(p, h, l.mid.residual(x))
+	if l.moe != nil {
+		f, s.moe = l.moe.Forward(p, h, l.mid.residual(x))
+	} else {
+		f, s.mlp = l.mlp.Forward(p, h, l.mid.residual(x))
+	}
 	return l.mid.leave(p, x, f, s.mid), s
 }
 
 // Backward returns the gradient of the layer's input in the copies of slot below.
 func (l *layer) backward(p *Pass, s *layerSaved, dy *Value, below *Slot) *Value {
-	dx := l.mlp.Backward(p, s.mlp, l.mid.outputGrad(p, s.mid, dy))
+	var dx *backend.Tensor
+	if df := l.mid.outputGrad(p, s.mid, dy); l.moe != nil {
+		dx = l.moe.Backward(p, s.moe, df)
+	} else {
+		dx = l.mlp.Backward(p, s.mlp, df)
+	}
 	mid := l.mid.inputGrad(p, s.mid, dx, dy, l.first.out)
 	dx = l.attn.Backward(p, s.attn, l.first.outputGrad(p, s.first, mid))
 	return l.first.inputGrad(p, s.first, dx, mid, below)

@@ -149,4 +149,5 @@ func (b *Base) DeclareGrads() {
 		}
 	}
 	b.declareMu()
+	b.declareRouteStats()
 }

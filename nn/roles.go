@@ -62,7 +62,7 @@ func (b *Base) WeightCopies() map[*Param][]*backend.Tensor {
 }
 
 // Parts lists the values of [Base.PartOf], in the order of a decoder.
-var Parts = []string{"embedding", "attention", "mlp", "norms", "head", "linear"}
+var Parts = []string{"embedding", "attention", "mlp", "router", "norms", "head", "linear"}
 
 // PartOf returns the kind of layer that each parameter belongs to: "linear" for a layer that
 // Base.Linear declared, "embedding" for a table that a head shares.
@@ -85,6 +85,9 @@ func (b *Base) PartOf() map[*Param]string {
 				of[l.weight] = "mlp"
 			}
 		}
+	}
+	for _, m := range b.moes {
+		of[m.gate.weight] = "router"
 	}
 	for _, h := range b.heads {
 		of[h.weight] = "head"

@@ -12,6 +12,7 @@ type Layer struct {
 	Scope  string // path, which rows match: "layers.3.mlp.up_proj"
 	Hidden bool   // its input is the hidden activation of an MLP, which Smooth-SwiGLU smooths
 	Head   bool   // its GEMMs run in the compute format
+	Router bool   // of a mixture of experts: its GEMMs run in the compute format, whatever rows say
 }
 
 // Paths lists the paths of layers in their order, with layers merged that differ in

@@ -225,6 +225,9 @@ type Recipe struct {
 // Cast returns the cast of one operand of one GEMM of a layer. A recipe whose scopes have
 // slices must have passed through Over.
 func (r Recipe) Cast(l Layer, g GEMM, o Operand) Cast {
+	if l.Router {
+		return Cast{DType: r.Compute}
+	}
 	c := Cast{DType: r.format(l.Scope, g, o)}
 	if !c.DType.IsQuantized() {
 		return c

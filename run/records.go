@@ -93,6 +93,10 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) 
 		m.Update = &writers.UpdateStats{RMS: writers.Float(u.RMS), EmbeddingRMS: writers.Float(u.EmbeddingRMS), Largest: writers.Float(u.Largest)}
 		scalars = append(scalars, writers.Scalar{Tag: "update/rms", Value: u.RMS}, writers.Scalar{Tag: "update/embedding_rms", Value: u.EmbeddingRMS}, writers.Scalar{Tag: "update/largest", Value: u.Largest})
 	}
+	if r := p.Routing; r != (train.Routing{}) {
+		m.Routing = &writers.RoutingStats{Dropped: writers.Float(r.Dropped), MaxLoad: writers.Float(r.MaxLoad), AuxLoss: writers.Float(r.AuxLoss)}
+		scalars = append(scalars, writers.Scalar{Tag: "routing/dropped", Value: r.Dropped}, writers.Scalar{Tag: "routing/max_load", Value: r.MaxLoad}, writers.Scalar{Tag: "routing/aux_loss", Value: r.AuxLoss})
+	}
 	if p.Evaluated {
 		loss := writers.Float(p.ValLoss)
 		m.ValLoss = &loss

@@ -57,6 +57,11 @@ type Model struct {
 	QKNorm     string   `toml:"qk_norm" doc:"norm of each head of queries and keys: none learned frozen"`
 	LayerScale *float64 `toml:"layer_scale,omitempty" doc:"vectors that multiply results start with this value"`
 	EmbedScale float64  `toml:"embed_scale" doc:"multiplies the rows of the embedding"`
+
+	Experts         int     `toml:"experts" doc:"experts in place of each MLP, each of this ffn; 0: one MLP"`
+	ExpertsPerToken int     `toml:"experts_per_token" doc:"experts of a token"`
+	ExpertCapacity  float64 `toml:"expert_capacity" doc:"rows of an expert over its even share; tokens beyond are dropped"`
+	RouterAuxLoss   float64 `toml:"router_aux_loss" doc:"coefficient of the loss that balances experts"`
 }
 
 // Data selects the training text and how it is split into sequences.

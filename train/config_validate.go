@@ -166,6 +166,7 @@ func (v *validator) model(m Model) {
 	v.positive("model.norm_eps", m.NormEps, 1e-5)
 	v.positive("model.init_std", m.InitStd, 0.02)
 	v.norms(m)
+	v.experts(m)
 	v.text("model.init", m.Init)
 }
 
@@ -335,5 +336,5 @@ func (v *validator) totals(c Config) {
 // parameters returns the approximate number of parameters, computed in float64, which cannot wrap.
 func parameters(m nn.Config) float64 {
 	f := func(n int) float64 { return float64(n) }
-	return 2*f(m.Vocab)*f(m.Dim) + f(m.Layers)*f(m.Dim)*(4*f(m.Dim)+3*f(m.FFN))
+	return 2*f(m.Vocab)*f(m.Dim) + f(m.Layers)*f(m.Dim)*(4*f(m.Dim)+3*f(m.FFN)*f(max(1, m.MoE.Experts)))
 }

@@ -24,6 +24,7 @@ func HFConfig(c Config) checkpoint.Config {
 		NumAttentionHeads: m.Heads, NumKeyValueHeads: m.KVHeads, VocabSize: m.Vocab,
 		MaxPositionEmbeddings: c.Data.Seq, RMSNormEps: m.NormEps, RopeTheta: m.RopeTheta,
 		TieWordEmbeddings: m.Tied, HiddenAct: act, Gated: gated, TorchDType: "float32", Norms: m.hfNorms(),
+		Experts: m.hfExperts(),
 	}
 }
 
@@ -37,6 +38,9 @@ func FromHF(c checkpoint.Config) (nn.Config, error) {
 		RopeTheta: c.RopeTheta, NormEps: c.RMSNormEps, InitStd: 0.02,
 	}
 	setHFNorms(&m, c.Norms)
+	if e := c.Experts; e.Experts > 0 {
+		m.MoE = nn.MoEShape{Experts: e.Experts, PerToken: e.PerToken, Capacity: float64(e.Experts), Aux: e.Aux}
+	}
 	switch f, err := nn.LookupActivation(m.Activation); {
 	case err != nil:
 		return m, fmt.Errorf("hidden_act: %w", err)

@@ -182,6 +182,9 @@ func (j *Job) recordUpdate() *backend.Program {
 	j.reduceRecords(p)
 	if j.Config.Train.Ranks > 1 {
 		comm(p).Add(&backend.AllReduce{X: j.Loss, Reduce: backend.ReduceSum})
+		if x := j.Model.RouteStats; x != nil {
+			comm(p).Add(&backend.AllReduce{X: x, Reduce: backend.ReduceSum})
+		}
 	}
 	j.optimizer.Update(j.pass(p, nn.Train))
 	return p

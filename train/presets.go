@@ -75,6 +75,9 @@ func Preset(name string) (Config, error) {
 		c.Model.NormEps = 1e-5
 		c.Model.InitRule, c.Model.Norm, c.Model.QKNorm = "fixed", string(nn.PreNorm), string(nn.NoQKNorm)
 		c.Model.NormGain, c.Model.FinalNorm, c.Model.EmbedScale = 1, true, 1
+		// The coefficient is that of Switch Transformers (arXiv 2101.03961, 2.2), the capacity
+		// that of ST-MoE (arXiv 2202.08906, table 15).
+		c.Model.ExpertsPerToken, c.Model.ExpertCapacity, c.Model.RouterAuxLoss = 2, 1.25, 0.01
 		if c.Model.InitStd == 0 {
 			c.Model.InitStd = 0.02
 		}

@@ -22,6 +22,7 @@ func (c Config) ModelConfig() nn.Config {
 		RopeTheta:  c.Model.RopeTheta, NormEps: c.Model.NormEps, InitStd: c.Model.InitStd,
 	}
 	c.Model.setNorms(&m)
+	m.MoE = c.Model.moe()
 	return m
 }
 
@@ -201,6 +202,9 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
+		return r, nil, err
+	}
+	if err := c.Model.needsExperts(s); err != nil {
 		return r, nil, err
 	}
 	layers, err := c.linears()

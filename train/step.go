@@ -26,6 +26,7 @@ type StepResult struct {
 	// of the step's own if it was skipped.
 	LossScale float64
 	Update    UpdateResult // only with [Optimizer.Stats] or [Optimizer.ClipRMS]
+	Routing   Routing      // only with [Model.Experts]
 	Spike     Spike        // the loss spike that this step completed, if any
 	Elapsed   time.Duration
 }
@@ -217,6 +218,9 @@ func (j *Job) report() (list []*backend.Tensor, bytes int) {
 	if j.LossScale != nil {
 		list = append(list, j.LossScale)
 	}
+	if j.Model.RouteStats != nil {
+		list = append(list, j.Model.RouteStats)
+	}
 	if o := j.optimizer; o.MeanSquares != nil {
 		list = append(list, o.MeanSquares, o.Largest)
 	}
@@ -268,6 +272,10 @@ func (t *Trainer) readReport(report backend.Fetch, res *StepResult) error {
 	if t.LossScale != nil {
 		res.LossScale = float(rest)
 		rest = rest[4:]
+	}
+	if x := t.Model.RouteStats; x != nil {
+		res.Routing = t.routing(rest)
+		rest = rest[x.Bytes():]
 	}
 	res.Update = t.optimizer.updateResult(rest)
 	return nil

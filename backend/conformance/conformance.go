@@ -49,6 +49,7 @@ func Cases() iter.Seq[Case] {
 	s.layers()
 	s.attention()
 	s.mlp()
+	s.moe()
 	s.loss()
 	s.optimizer()
 	s.health()

@@ -26,7 +26,7 @@ func init() {
 const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
-	s := backend.Spec{Backend: "emu", Model: model, E4M3: fp8.E4M3, F16: true, Masked: true, BlockMoments: true, BlockSources: true, SeedSigns: true, Stochastic: true, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
+	s := backend.Spec{Backend: "emu", Model: model, E4M3: fp8.E4M3, F16: true, Masked: true, BlockMoments: true, BlockSources: true, SeedSigns: true, Experts: true, Stochastic: true, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
 	accumulator, err := arith.LookupAccumulator(model)
 	if err != nil {
 		return backend.Spec{}, fmt.Errorf("backend emu: %w", err)

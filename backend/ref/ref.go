@@ -90,7 +90,7 @@ func specOf(mode Mode) backend.Spec {
 	}
 	return backend.Spec{
 		Backend: "ref", Device: device, Arithmetic: "float64", E4M3: fp8.E4M3,
-		F16: true, Masked: true, BlockMoments: true, BlockSources: true, SeedSigns: true, Stochastic: true, HostMemory: true,
+		F16: true, Masked: true, BlockMoments: true, BlockSources: true, SeedSigns: true, Experts: true, Stochastic: true, HostMemory: true,
 	}
 }
 

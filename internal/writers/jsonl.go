@@ -45,7 +45,10 @@ type Metrics struct {
 	// LossScale is the loss scale after the step, for recipes with loss scaling.
 	LossScale *Float `json:"loss_scale,omitempty"`
 	// Update describes the step's update, with optimizer.stats or optimizer.clip_rms.
-	Update *UpdateStats           `json:"update,omitempty"`
+	Update *UpdateStats `json:"update,omitempty"`
+	// Routing describes the routers of a mixture of experts.
+	Routing *RoutingStats `json:"routing,omitempty"`
+
 	FP8    map[string]FP8Stats    `json:"fp8,omitempty"`
 	SwiGLU map[string]SwiGLUStats `json:"swiglu,omitempty"`
 }
@@ -55,6 +58,13 @@ type UpdateStats struct {
 	RMS          Float `json:"rms"`           // √mean(g²/v̂), the largest over the parameters
 	EmbeddingRMS Float `json:"embedding_rms"` // of the embedding
 	Largest      Float `json:"largest"`       // largest update of an element over the learning rate
+}
+
+// RoutingStats describes what routers did in a step, see train.Routing.
+type RoutingStats struct {
+	Dropped Float `json:"dropped"`  // share of the assignments of tokens to experts
+	MaxLoad Float `json:"max_load"` // largest load of an expert over the even one
+	AuxLoss Float `json:"aux_loss"` // 1 for balanced experts; without its coefficient
 }
 
 // FP8Stats describes a cast of one tensor in a step.
