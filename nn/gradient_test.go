@@ -85,7 +85,13 @@ func newRecipeProblem(t *testing.T, c nn.Config, seq int, r recipe.Recipe) *loss
 
 func (lp *lossProblem) value() float64 {
 	require.NoError(lp.t, lp.run.Run(context.Background()))
-	return lp.values(lp.loss)[0]
+	loss := lp.values(lp.loss)[0]
+	if stats := lp.model.RouteStats; stats != nil {
+		for x := lp.values(stats); len(x) > 0; x = x[stats.Cols():] { // of a layer
+			loss += lp.model.Config.MoE.Aux * x[backend.RouteAux]
+		}
+	}
+	return loss
 }
 
 func (lp *lossProblem) values(t *backend.Tensor) []float64 {
@@ -119,10 +125,17 @@ func TestGradientsMatchCentralDifferences(t *testing.T) {
 		"all": variant(func(c *nn.Config) {
 			c.Norm, c.NoFinalNorm, c.QKNorm, c.EmbedScale, c.Tied = nn.BothNorms, true, nn.LearnedQKNorm, 3, true
 		}),
-		"other": variant(func(c *nn.Config) { c.Activation = "tanh-glu" }), // registered
+		"experts": variant(func(c *nn.Config) { c.Layers, c.MoE = 1, nn.MoEShape{Experts: 3, PerToken: 2, Capacity: 2, Aux: 0.7} }),
+		"switch":  variant(func(c *nn.Config) { c.Layers, c.MoE = 1, nn.MoEShape{Experts: 3, PerToken: 1, Capacity: 2, Aux: 0.7} }),
+		"dropped": variant(func(c *nn.Config) { c.Layers, c.MoE = 1, nn.MoEShape{Experts: 4, PerToken: 2, Capacity: 0.5, Aux: 0.7} }),
+		"other":   variant(func(c *nn.Config) { c.Activation = "tanh-glu" }), // registered
 	} {
 		t.Run(name, func(t *testing.T) {
-			lp := newLossProblem(t, c, 5)
+			seq := 5
+			if name == "dropped" {
+				seq = 20
+			}
+			lp := newLossProblem(t, c, seq)
 			rng := rand.New(rand.NewPCG(1, 2))
 			for _, p := range lp.model.Params {
 				lp.value() // the previous run used shifted weights

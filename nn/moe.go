@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"math"
 
 	"octet/backend"
 	"octet/fp8"
@@ -69,7 +70,7 @@ func (s MoEShape) Rows(tokens int) int {
 	if rows >= float64(tokens) {
 		return tokens
 	}
-	return min(tokens, (int(rows)+15)/16*16)
+	return min(tokens, (int(math.Ceil(rows))+15)/16*16)
 }
 
 // mixtral names the weights of an expert in Mixtral's checkpoints.

@@ -114,6 +114,7 @@ func effects(weights, otherText string) map[string]effect {
 	diverging := func(c *train.Config) {
 		c.Optimizer.LR, c.Optimizer.Schedule, c.Optimizer.Warmup, c.Optimizer.Clip = 1e38, "constant", 0, 0
 	}
+	experts := func(c *train.Config) { c.Model.Experts = 4 }
 	muon := func(c *train.Config) { c.Optimizer.Kind = "muon" }
 	saving := func(c *train.Config) { c.Checkpoint.Every = 1 }
 	return map[string]effect{
@@ -142,6 +143,16 @@ func effects(weights, otherText string) map[string]effect {
 		"model.qk_norm":     {see: programs, edit: func(c *train.Config) { c.Model.QKNorm = "frozen" }},
 		"model.layer_scale": {see: programs, edit: func(c *train.Config) { c.Model.LayerScale = new(0.0) }},
 		"model.embed_scale": {see: programs, edit: func(c *train.Config) { c.Model.EmbedScale = 2 }},
+		"model.experts":     {see: programs, edit: experts},
+		"model.experts_per_token": {
+			see: programs, edit: func(c *train.Config) { c.Model.ExpertsPerToken = 1 }, base: experts,
+		},
+		"model.expert_capacity": {
+			see: programs, edit: func(c *train.Config) { c.Model.ExpertCapacity = 0.5 }, base: experts,
+		},
+		"model.router_aux_loss": {
+			see: programs, edit: func(c *train.Config) { c.Model.RouterAuxLoss = 0.1 }, base: experts,
+		},
 		"model.init":        {see: metrics, edit: func(c *train.Config) { c.Model.Init = weights }},
 
 		"data.paths":     {see: metrics, edit: func(c *train.Config) { c.Data.Paths = []string{otherText} }},

@@ -71,7 +71,7 @@ func (m *addresses) of(t *backend.Tensor) uint64 {
 
 // Every op of the set is bound in at least one case, and every bound kernel exists.
 func TestEveryOpBindsOrIsRefused(t *testing.T) {
-	bound := map[reflect.Type]bool{}
+	bound, refused := map[reflect.Type]bool{}, map[string]bool{}
 	d := backend.Driver{
 		Name: "paper", Spec: spec, Lower: lower,
 		Open: func(_ string, o backend.Options) (backend.Backend, error) {
@@ -98,6 +98,9 @@ func TestEveryOpBindsOrIsRefused(t *testing.T) {
 		err := c.Run(t.Context(), d, "")
 		if errors.Is(err, backend.ErrUnsupported) {
 			op, _, _ := strings.Cut(c.Name, "/")
+			if strings.Contains(err.Error(), "mixtures of experts") {
+				refused[op] = true
+			}
 			byFormat := slices.ContainsFunc([]string{"fp16", "the kernels lack"}, func(s string) bool { return strings.Contains(err.Error(), s) })
 			require.True(t, op == "matmul" || byFormat, "%s: %v", c.Name, err)
 			require.NotContains(t, err.Error(), "\n")
@@ -106,6 +109,10 @@ func TestEveryOpBindsOrIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, errBound, c.Name)
 	}
 	for _, op := range backend.Ops() {
+		if name := strings.ToLower(reflect.TypeOf(op).Elem().Name()); refused[name] {
+			require.Contains(t, []string{"route", "routegrad", "gather", "combine", "combinegrad"}, name)
+			continue
+		}
 		require.True(t, bound[reflect.TypeOf(op)], "%T: no conformance case of it was bound: it needs a case, a line in ops.go, and its launches in package kernels", op)
 	}
 }

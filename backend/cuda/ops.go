@@ -30,6 +30,21 @@ func implementShaped[O backend.Op](name string, extent func(O) []int) struct{} {
 	return implement(func(b *binder, o O) ([]call, error) { return b.shaped(name, o, extent(o)...) })
 }
 
+// refuse adds an op of mixtures of experts, which has no kernels: see backend.Spec.Experts.
+func refuse[O backend.Op]() struct{} {
+	return implementNode(func(_ *binder, n *backend.Node, _ O) ([]call, error) {
+		return nil, unsupported(n, "an op of mixtures of experts, which the kernels lack")
+	})
+}
+
+var (
+	_ = refuse[*backend.Route]()
+	_ = refuse[*backend.RouteGrad]()
+	_ = refuse[*backend.Gather]()
+	_ = refuse[*backend.Combine]()
+	_ = refuse[*backend.CombineGrad]()
+)
+
 // The ops whose calls depend on an extent alone, in the groups of the kernels' sources.
 // The other ops are in bind_ops.go and collective.go.
 var (

@@ -82,6 +82,7 @@ var declines = []string{
 	"the format e4m3; the E4M3 of Gaudi 2", "the format e4m3; the E4M3 of Gaudi 3", "the format e4m3ieee; the E4M3 of Gaudi 3",
 	"quantize: unsupported by backend gaudi: the format ", // besides FP8
 	"the format int8 of a momentum",
+	"an op of mixtures of experts",
 	" × ", // a pair of formats that the matrix engine does not multiply
 	"a scale beside block scales",
 	" × ",                 // a pair of formats that the matrix engine does not multiply

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend"
 	"octet/internal/trial"
 	"octet/train"
 )
@@ -24,4 +25,16 @@ func TestNormsAgreeWithEmu(t *testing.T) {
 		d := trial.Between(losses(t, c, "emu:gaudi2", steps), losses(t, c, "gaudi", steps))
 		require.False(t, d.Exceeds(tolerance("fp8-delayed")), "%s apart %.2g", key, d)
 	}
+}
+
+// gaudi lacks the ops of mixtures of experts, and names the key.
+func TestExpertsAreRefused(t *testing.T) {
+	c := small("fp8-delayed")
+	c.Model.Experts = 4
+	dev, err := backend.Open("gaudi", backend.Options{Threads: 1})
+	require.NoError(t, err)
+	_, err = train.NewJob(c, dev.Spec())
+	require.ErrorIs(t, err, backend.ErrUnsupported)
+	require.ErrorContains(t, err, "model.experts")
+	require.NoError(t, dev.Close())
 }

@@ -48,6 +48,21 @@ func implementOp[O backend.Op](r row[O]) struct{} {
 	return ops.Add(op, all)
 }
 
+// refuse adds an op of mixtures of experts, which has no nodes: see backend.Spec.Experts.
+func refuse[O backend.Op]() struct{} {
+	return implement(func(b *builder, _ O) error {
+		return b.unsupported("an op of mixtures of experts, which has no kernel")
+	})
+}
+
+var (
+	_ = refuse[*backend.Route]()
+	_ = refuse[*backend.RouteGrad]()
+	_ = refuse[*backend.Gather]()
+	_ = refuse[*backend.Combine]()
+	_ = refuse[*backend.CombineGrad]()
+)
+
 // rowOf returns the row of an op, an empty one for an unknown op.
 func rowOf(op backend.Op) row[backend.Op] {
 	row, _ := ops.Of(op)
