@@ -153,7 +153,7 @@ func effects(weights, otherText string) map[string]effect {
 		"model.router_aux_loss": {
 			see: programs, edit: func(c *train.Config) { c.Model.RouterAuxLoss = 0.1 }, base: experts,
 		},
-		"model.init":        {see: metrics, edit: func(c *train.Config) { c.Model.Init = weights }},
+		"model.init": {see: metrics, edit: func(c *train.Config) { c.Model.Init = weights }},
 
 		"data.paths":     {see: metrics, edit: func(c *train.Config) { c.Data.Paths = []string{otherText} }},
 		"data.seq":       {see: programs, edit: func(c *train.Config) { c.Data.Seq = 64 }},

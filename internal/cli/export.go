@@ -27,7 +27,7 @@ type exportCmd struct {
 
 // Help returns the text that export --help adds.
 func (exportCmd) Help() string {
-	return `The folder holds config.json and model.safetensors with Hugging Face Llama names. fp8 is the layout of compressed-tensors, which transformers and vLLM read; so are those of --quant, with codes of the linear layers, other tensors in BF16, and per-token casts of inputs by the runtime. GPTQ (w4a16-g128) and SmoothQuant (-smooth) observe the model on 16 batches of the data. ` + schemesHelp() + `
+	return `The folder holds config.json and model.safetensors with the names of Hugging Face's Llama, Qwen3 or Mixtral. fp8 is the layout of compressed-tensors, which transformers and vLLM read; so are those of --quant, with codes of the linear layers, other tensors in BF16, and per-token casts of inputs by the runtime. GPTQ (w4a16-g128) and SmoothQuant (-smooth) observe the model on 16 batches of the data. ` + schemesHelp() + `
 
 Examples:
   octet export runs/mine --out mine-fp32

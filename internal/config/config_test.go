@@ -38,6 +38,10 @@ norm_gain = 1.0
 final_norm = true
 qk_norm = "none"
 embed_scale = 1.0
+experts           = 0
+experts_per_token = 2
+expert_capacity   = 1.25
+router_aux_loss   = 0.01
 
 [data]
 paths = []                 # empty: the embedded default

@@ -66,6 +66,9 @@ func (m Model) format(name string) (format, error) {
 		return schemeFormat(m.Quantized), nil
 	}
 	f, ok := formats[name]
+	if ok && f.linear != nil && m.Config.Experts.Experts > 0 {
+		return f, fmt.Errorf("format %s has no layout for experts here; use fp32 or bf16", name)
+	}
 	if !ok {
 		return f, fmt.Errorf("format %q is unknown; use one of %s", name, strings.Join(Formats, ", "))
 	}
@@ -81,7 +84,8 @@ type Model struct {
 	// ScaleInv returns the scale_inv of a linear layer's input by the input's name:
 	// "layers.0.mlp.input". Only FP8 calls it.
 	ScaleInv func(name string) (float32, error)
-	// Smooth holds the smoothing scales by layer; nil if there is nothing to fold.
+	// Smooth holds the smoothing scales of each MLP, in the order of layers and experts; nil if there
+	// is nothing to fold.
 	Smooth []infer.Smoothing
 	// Quantized is what Quantize sets; its scheme is then a format.
 	Quantized *ptq.Model
@@ -333,19 +337,34 @@ func isLinear(name string) bool {
 	return ok
 }
 
-// smooth returns the smoothing scales of a layer; empty if there is nothing to fold.
-func (m Model) smooth(layer int) infer.Smoothing {
-	if layer < len(m.Smooth) {
-		return m.Smooth[layer]
+// smooth returns the smoothing scales of the i-th MLP; empty if there is nothing to fold.
+func (m Model) smooth(i int) infer.Smoothing {
+	if i < len(m.Smooth) {
+		return m.Smooth[i]
 	}
 	return infer.Smoothing{}
+}
+
+// expert returns the MLP and the module of an expert's weight: 5 and "mlp.up_proj" of
+// "model.layers.1.block_sparse_moe.experts.1.w3.weight" with 4 experts.
+func (m Model) expert(name string) (mlp int, module string, ok bool) {
+	var layer, number int
+	var w string
+	name = strings.ReplaceAll(strings.TrimSuffix(name, ".weight"), ".", " ")
+	if n, _ := fmt.Sscanf(name, "model layers %d block_sparse_moe experts %d %s", &layer, &number, &w); n < 3 {
+		return 0, "", false
+	}
+	return layer*m.Config.Experts.Experts + number, map[string]string{"w1": "mlp.gate_proj", "w2": "mlp.down_proj", "w3": "mlp.up_proj"}[w], true
 }
 
 // Folded returns a parameter with the smoothing scales folded in.
 func (m Model) Folded(name string) ([]float32, error) {
 	x, err := m.Param(name)
-	layer, module, ok := linear(name)
-	c := m.smooth(layer).C
+	mlp, module, ok := linear(name)
+	if m.Config.Experts.Experts > 0 {
+		mlp, module, ok = m.expert(name)
+	}
+	c := m.smooth(mlp).C
 	if err != nil || !ok || c == nil {
 		return x, err
 	}

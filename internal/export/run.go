@@ -27,7 +27,7 @@ func FromRun(ctx context.Context, w *run.Weights, dev backend.Backend) (Model, e
 		return Model{}, fmt.Errorf("%s: octet exports models with silu, gelu or relu alone, not %q, which other programs do not know; the weights are in the checkpoint's model.safetensors", w.Path, act)
 	}
 	if !w.HF.Foreign() && w.HF.Norms.Foreign() {
-		return Model{}, fmt.Errorf("%s: transformers makes the weight of a single expert 1 (model.experts_per_token = 1): octet exports experts with 2 or more per token; the weights are in the checkpoint's model.safetensors", w.Path)
+		return Model{}, fmt.Errorf("%s: transformers has no model with these experts: octet exports those with the norms of Llama and at least two experts per token, since Mixtral makes the weight of a single one 1; the weights are in the checkpoint's model.safetensors", w.Path)
 	}
 	if !w.HF.Norms.Foreign() {
 		return Model{}, fmt.Errorf("%s: transformers has no model with these norms (model.norm %s): octet exports pre-norm models with a final norm, with qk_norm none or learned, and without layer_scale and embed_scale; the weights are in the checkpoint's model.safetensors", w.Path, w.HF.Norms)

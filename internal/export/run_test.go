@@ -18,10 +18,17 @@ import (
 // trained trains a tiny model for one step on each of the named backends, and returns the
 // run's folder.
 func trained(t *testing.T, recipe string, backends ...string) string {
+	return trainedWith(t, recipe, nil, backends...)
+}
+
+// trainedWith is trained with more settings.
+func trainedWith(t *testing.T, recipe string, settings []string, backends ...string) string {
 	dir, text := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "text.txt")
 	require.NoError(t, os.WriteFile(text, bytes.Repeat([]byte("text "), 4000), 0o600))
-	c, err := run.NewConfig("", "recipe="+recipe, "data.paths="+text, "data.seq=32", "train.micro_batch=2",
-		"model.dim=32", "model.heads=2", "model.kv_heads=1", "model.ffn=48", "model.layers=2")
+	c, err := run.NewConfig("", append([]string{
+		"recipe=" + recipe, "data.paths=" + text, "data.seq=32", "train.micro_batch=2",
+		"model.dim=32", "model.heads=2", "model.kv_heads=1", "model.ffn=48", "model.layers=2",
+	}, settings...)...)
 	require.NoError(t, err)
 	for i, name := range backends {
 		c.Train.Steps = i + 1
@@ -51,6 +58,38 @@ func TestExportOnAnyDevice(t *testing.T) {
 		require.NoError(t, dev.Close())
 		require.NoError(t, w.Close())
 	}
+}
+
+// Each expert's smoothing scales are folded into its own weights, under Mixtral's names. Formats with
+// static scales are refused.
+func TestExportOfExperts(t *testing.T) {
+	dir := trainedWith(t, "fp8-smooth", []string{"model.experts=3", "model.init_std=0.5"}, "emu")
+	w, err := run.OpenWeights(dir, "")
+	require.NoError(t, err)
+	dev, err := backend.Open("emu", backend.Options{Threads: 1})
+	require.NoError(t, err)
+	m, err := FromRun(t.Context(), w, dev)
+	require.NoError(t, err)
+	require.Len(t, m.Smooth, 6)
+	require.NotEqual(t, m.Smooth[4].C, m.Smooth[3].C)
+	const name = "model.layers.1.block_sparse_moe.experts.1."
+	for module, times := range map[string]func(i int) float32{
+		"w1.weight": func(int) float32 { return 1 },
+		"w2.weight": func(i int) float32 { return m.Smooth[4].C[i%48] },
+		"w3.weight": func(i int) float32 { return 1 / m.Smooth[4].C[i/32] },
+	} {
+		x, err := w.Param(name + module)
+		require.NoError(t, err)
+		for i := range x {
+			x[i] *= times(i)
+		}
+		folded, err := m.Folded(name + module)
+		require.NoError(t, err)
+		require.Equal(t, x, folded, module)
+	}
+	require.ErrorContains(t, Write(t.Context(), filepath.Join(t.TempDir(), "out"), "fp8", m, nil), "format fp8 has no layout for experts here; use fp32 or bf16")
+	require.NoError(t, dev.Close())
+	require.NoError(t, w.Close())
 }
 
 // A scale that cannot be read and a scale that the run did not store give different errors.

@@ -51,6 +51,9 @@ func Quantize(ctx context.Context, s Scheme, from Source, o Options) (*Model, er
 	if act := from.Config.HiddenAct; act != "silu" {
 		return nil, fmt.Errorf("quantization %s is for Llama models, with hidden_act silu: the model has %s", s.Name, act)
 	}
+	if from.Model.MoE.Experts > 0 {
+		return nil, fmt.Errorf("quantization %s is for models with one MLP in each layer: this one has %d experts; use --format bf16 or --recipe", s.Name, from.Model.MoE.Experts)
+	}
 	from.Model.Activation = nn.SwiGLU
 	m := &Model{
 		Scheme: s, source: from, shapes: map[string][]int{},
