@@ -171,3 +171,39 @@ func TestExpertsInConfigJSON(t *testing.T) {
 		require.Equal(t, want, maps.Collect(hf.Layout()))
 	}
 }
+
+// With a router of zeros all logits are equal: ties go to the experts with lower numbers, and the
+// others have no token. Their rows are 0: no gradient, and casts that keep the scale 1.
+func TestExpertsWithoutTokens(t *testing.T) {
+	for _, name := range []string{"fp8-smooth", "fp8-smooth-token", "te-block", "nvfp4", "coat"} {
+		c := withExperts(t, name)
+		c.Model.ExpertCapacity = 2
+		tr := newTrainer(t, c, 1, false)
+		one := tr.ranks[0]
+		require.NoError(t, one.initWith(t.Context(), func(p *nn.Param) ([]float32, error) {
+			if strings.HasSuffix(p.Name, "block_sparse_moe.gate.weight") {
+				return make([]float32, p.Elems()), nil
+			}
+			return p.Init(1), nil
+		}))
+		step := steps(t, tr, 1)[0]
+		require.False(t, step.Skipped, name)
+		require.Equal(t, Routing{MaxLoad: 2, AuxLoss: 1}, step.Routing, name)
+		idle := func(path string) bool { return strings.Contains(path, "experts.2.") || strings.Contains(path, "experts.3.") }
+		for _, p := range one.Model.Params {
+			require.Equal(t, idle(p.Name), norm(values(t, one, p.Grad)) == 0, "%s %s", name, p.Name)
+		}
+		if one.Model.Scales.Empty() {
+			continue
+		}
+		scales := values(t, one, one.Model.Scales.Scale)
+		for i, cast := range one.Model.CastNames() {
+			if idle(cast) && !strings.Contains(cast, ".weight.") {
+				require.Equal(t, 1.0, scales[i], "%s %s", name, cast)
+			}
+		}
+		loss, err := tr.Evaluate(t.Context())
+		require.NoError(t, err)
+		require.Less(t, loss, 7.0, name)
+	}
+}
