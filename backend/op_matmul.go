@@ -79,6 +79,9 @@ type MatMul struct {
 	Out      *Tensor `op:"out,inout=Accumulate"`
 	OutScale *Tensor `op:"in,optional"`    // F32 [1], FP8 Out only
 	Amax     *Tensor `op:"inout,optional"` // F32 [1], FP8 Out only
+	// Used, I32 [1], promises that the rows of A, as stored, from Used on are 0. A backend may
+	// leave their products out.
+	Used *Tensor `op:"in,optional"`
 
 	TransA, TransB bool
 	Accumulate     bool // Out += …, not into an FP8 Out
@@ -113,6 +116,9 @@ func (o *MatMul) check() error {
 	c.that(o.A.DType.IsQuantized() || o.A.DType == o.B.DType, "A is %s and B is %s: the formats must be equal", o.A, o.B)
 	c.that(o.A.DType.IsInteger() == o.B.DType.IsInteger(), "A is %s and B is %s: an integer format multiplies only integer formats", o.A, o.B)
 	c.that(!o.A.DType.IsInteger() || k <= MaxIntegerK, "K is %d, A is %s and B is %s: sums of products of integers fit I32 up to K = %d", k, o.A, o.B, MaxIntegerK)
+	if o.Used != nil {
+		c.ints("Used", o.Used, 1)
+	}
 	c.that(o.Accum <= Fast, "unknown accumulation %d", uint8(o.Accum))
 	c.blocks(o)
 	c.epilogue(o.Epilogue(nil), m, n)

@@ -250,7 +250,7 @@ func (l *Linear) forward(p *Pass, x *Value, w, rowScale, residual *backend.Tenso
 	y := p.root.Temp(l.Scope+".out", p.compute, p.Tokens(), w.Rows())
 	p.named(l.Scope).Add(&backend.MatMul{
 		A: x.As(l.fprop.a), B: w, TransB: true, RowScale: rowScale,
-		Residual: residual, Out: y, Accum: backend.Fast,
+		Residual: residual, Out: y, Accum: backend.Fast, Used: p.used,
 	})
 	return y
 }
@@ -262,17 +262,20 @@ func (l *Linear) Dgrad(p *Pass, dy *Value, dx *backend.Tensor, accumulate bool) 
 
 func (l *Linear) dgradOf(p *Pass, dy *Value, w, dx *backend.Tensor, accumulate bool) {
 	p.named(l.Scope).Add(&backend.MatMul{
-		A: dy.As(l.dgrad.a), B: w, Out: dx, Accumulate: accumulate,
+		A: dy.As(l.dgrad.a), B: w, Out: dx, Accumulate: accumulate, Used: p.used,
 	})
 }
 
 // Wgrad appends dW = dyᵀ·x into the weight's gradient. Unless nil, colScale
 // multiplies the columns of dyᵀ·x.
 func (l *Linear) Wgrad(p *Pass, x, dy *Value, colScale *backend.Tensor) {
-	sum := l.openGrad(p)
+	sum, used := l.openGrad(p), p.used
+	if l.wgrad.a.Hadamard.On() {
+		used = nil // a rotation along tokens gives rows of zeros values
+	}
 	p.named(l.Scope).Add(&backend.MatMul{
 		A: dy.As(l.wgrad.a), B: x.As(l.wgrad.b), TransA: true,
-		ColScale: colScale, Out: sum, Accumulate: !p.First,
+		ColScale: colScale, Out: sum, Accumulate: !p.First, Used: used,
 	})
 	l.closeGrad(p, sum)
 }

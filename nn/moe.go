@@ -129,10 +129,10 @@ type moeSaved struct {
 	experts                      []*mlpSaved
 }
 
-// expertPass returns the pass of an expert, whose rows are slots in place of tokens.
-func (s *moeSaved) expertPass(p *Pass) *Pass {
+// expertPass returns the pass of expert e, whose rows are slots in place of tokens.
+func (s *moeSaved) expertPass(p *Pass, e int) *Pass {
 	q := *p
-	q.Batch, q.Seq = 1, s.rows
+	q.Batch, q.Seq, q.used = 1, s.rows, s.counts.Slice(fmt.Sprintf("%s[%d]", s.counts.Name, e), e, 1)
 	return &q
 }
 
@@ -162,7 +162,7 @@ func (m *MoE) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Ten
 	})
 	for e, expert := range m.experts {
 		h := s.gather(p, m, e, p.Plain(x), nil, expert.input)
-		y, saved := expert.Forward(s.expertPass(p), h, nil)
+		y, saved := expert.Forward(s.expertPass(p, e), h, nil)
 		s.y, s.experts = append(s.y, y), append(s.experts, saved)
 	}
 	out, cast := q.store("out", tokens, m.dim)
@@ -178,7 +178,7 @@ func (m *MoE) Backward(p *Pass, s *moeSaved, dy *Value) *backend.Tensor {
 	var dxs []*backend.Tensor
 	for e, expert := range m.experts {
 		dye := s.gather(p, m, e, p.Plain(dy), s.weight, m.down[e])
-		dxs = append(dxs, expert.Backward(s.expertPass(p), s.experts[e], dye))
+		dxs = append(dxs, expert.Backward(s.expertPass(p, e), s.experts[e], dye))
 	}
 	dx := q.Temp("input.grad", fp8.F32, tokens, m.dim)
 	q.Add(&backend.Combine{Y: dxs, Slot: s.slot, Out: []backend.Cast{{Out: dx}}, K: k})

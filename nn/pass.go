@@ -34,8 +34,9 @@ type Pass struct {
 	// LossScale multiplies the gradient of the loss: every CrossEntropy, or what a model
 	// has instead, takes it. nil is 1.
 	LossScale  *backend.Tensor
-	Cache      *Cache  // keys and values of earlier positions; nil in training
-	Health     *Health // where casts and channels are measured; nil in training
+	Cache      *Cache          // keys and values of earlier positions; nil in training
+	Health     *Health         // where casts and channels are measured; nil in training
+	used       *backend.Tensor // MatMul.Used of an expert's rows; nil elsewhere
 	headTokens int
 	compute    fp8.DType
 	reduce     recipe.Reduce

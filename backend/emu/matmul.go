@@ -57,7 +57,7 @@ func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 	}
 	e := gemm.Epilogue{
 		RowScale: b.f32(o.RowScale), ColScale: b.f32(o.ColScale),
-		Accumulate: o.Accumulate, OutScale: b.f32(o.OutScale),
+		Accumulate: o.Accumulate, OutScale: b.f32(o.OutScale), Used: b.i32(o.Used),
 	}
 	if o.Residual != nil {
 		e.Residual = b.matrix(o.Residual)

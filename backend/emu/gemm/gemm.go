@@ -45,6 +45,7 @@ type Epilogue struct {
 	Accumulate bool          // v = v + the old out[i,j], wide
 	Amax       *float32      // amax = max(amax, |v|); NaN counts as larger than infinity
 	OutScale   []float32     // v = v·OutScale[0], only if out is FP8
+	Used       []int32       // the rows of a, as stored, from Used[0] on are 0; nil: all may have values
 	// out is v, rounded to nearest even: FP8 saturates, BF16 and F16 overflow to infinity.
 }
 
@@ -65,6 +66,7 @@ type GEMM struct {
 	fused    *fused         // not nil in the arithmetic of a device model
 	amx      bool           // the arithmetic is that of amx.go
 	task     func(worker, task int)
+	used     int // rows of a, as stored, that may have values in this run
 
 	accumulated *accumulated // not nil with an accumulator of few bits: see accumulate.go
 
@@ -197,6 +199,9 @@ func (g *GEMM) Run(e Epilogue) {
 	if e.Accumulate {
 		e.Residual = g.out
 	}
+	if g.used = g.a.Rows; e.Used != nil {
+		g.used = min(g.used, int(e.Used[0]))
+	}
 	if g.choice != nil {
 		g.choose()
 	}
@@ -249,7 +254,13 @@ func (g *GEMM) runTask(worker, task int) {
 		g.fused.begin(worker)
 	}
 
-	end := g.words(g.K)
+	end, bottom := g.words(g.K), g.M // rows of op(a) from bottom on are 0
+	switch {
+	case !g.transA:
+		bottom = g.used
+	case g.scales == nil && g.fused == nil && !g.a.DType.IsInteger():
+		end = g.words(g.used)
+	}
 	for l0, first := 0, true; first || l0 < end; l0, first = l0+p.kc, false {
 		depth := min(p.kc, end-l0)
 		last := l0+depth == end
@@ -266,11 +277,14 @@ func (g *GEMM) runTask(worker, task int) {
 		tile := acc
 		for i := 0; i < rows; i += p.mc {
 			block := min(p.mc, rows-i)
-			step, stepK := g.decodeA(worker, a, tmp, i0+i, l0, block, depth)
-			if q := g.integers; q != nil && q.offset != nil && depth > 0 {
+			step, stepK, used := 0, 0, bottom-i0-i
+			if used > 0 {
+				step, stepK = g.decodeA(worker, a, tmp, i0+i, l0, block, depth)
+			}
+			if q := g.integers; q != nil && q.offset != nil && depth > 0 && used > 0 {
 				q.offset(a[:(block-1)*step+(depth-1)*stepK+1])
 			}
-			if g.fused != nil {
+			if g.fused != nil && used > 0 {
 				g.fused.powersA(worker, a, (block-1)*step+(depth-1)*stepK+1)
 			}
 			for j := 0; j < cols; j += nr {
@@ -283,7 +297,9 @@ func (g *GEMM) runTask(worker, task int) {
 							kern.prefetch(out)
 						}
 					}
-					if part := acc[max(0, p.lenAcc-tall*nr):]; g.scales == nil {
+					if part := acc[max(0, p.lenAcc-tall*nr):]; r >= used {
+						clear(tile[:pool.RoundUp(height, kern.MR)*nr])
+					} else if g.scales == nil {
 						g.sum(worker, depth, height, a[r*step:], step, stepK, panel, tile, part, l0)
 					} else {
 						g.multiplyRuns(worker, depth, height, a[r*step:], step, stepK, panel, tile, part, i0+i+r, j0+j, l0)
