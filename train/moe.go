@@ -45,6 +45,17 @@ func (m Model) needsExperts(s backend.Spec) error {
 	return nil
 }
 
+// ActiveParameters counts the parameters that a token takes: of the experts, those that it goes to.
+func (j *Job) ActiveParameters() (active int64) {
+	for _, g := range j.ParamGroups() {
+		if m := j.Config.Model; g.Name == "mlp" && m.Experts > 0 {
+			g.N = g.N / int64(m.Experts) * int64(m.ExpertsPerToken)
+		}
+		active += g.N
+	}
+	return active
+}
+
 // Routing describes what the routers of all layers did in a step, on all ranks.
 type Routing struct {
 	Dropped float64 // share of the assignments of tokens to experts

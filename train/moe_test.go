@@ -128,6 +128,18 @@ func TestAuxLossBalances(t *testing.T) {
 	require.Less(t, with, without)
 }
 
+// A token takes the parameters of its experts alone.
+func TestActiveParameters(t *testing.T) {
+	c := withExperts(t, "bf16")
+	j, err := NewJob(c, specOf(t, "emu"))
+	require.NoError(t, err)
+	c.Model.Experts = 0
+	dense, err := NewJob(c, specOf(t, "emu"))
+	require.NoError(t, err)
+	m := int64(c.Model.Layers * c.Model.Dim)
+	require.Equal(t, dense.ActiveParameters()+m*int64(3*c.Model.FFN+4), j.ActiveParameters())
+}
+
 func TestExpertsAreChecked(t *testing.T) {
 	for want, edit := range map[string]func(m *Model){
 		"model.experts = -1 is out of range; use 0":                                       func(m *Model) { m.Experts = -1 },
@@ -189,7 +201,9 @@ func TestExpertsWithoutTokens(t *testing.T) {
 		step := steps(t, tr, 1)[0]
 		require.False(t, step.Skipped, name)
 		require.Equal(t, Routing{MaxLoad: 2, AuxLoss: 1}, step.Routing, name)
-		idle := func(path string) bool { return strings.Contains(path, "experts.2.") || strings.Contains(path, "experts.3.") }
+		idle := func(path string) bool {
+			return strings.Contains(path, "experts.2.") || strings.Contains(path, "experts.3.")
+		}
 		for _, p := range one.Model.Params {
 			require.Equal(t, idle(p.Name), norm(values(t, one, p.Grad)) == 0, "%s %s", name, p.Name)
 		}

@@ -35,6 +35,7 @@ type planned struct {
 	Backend     string        `json:"backend"`
 	Device      string        `json:"device,omitempty"` // as requested: "h100" of emu:h100
 	Parameters  int64         `json:"parameters"`
+	Active      int64         `json:"active_parameters,omitempty"` // of a token, with experts
 	Groups      []train.Group `json:"parameter_groups"`
 	Memory      train.Memory  `json:"memory"`
 	MemoryBytes int64         `json:"memory_bytes"` // of one rank
@@ -129,6 +130,9 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, 
 		}
 	}
 	p.Parameters = totalOf(p.Groups)
+	if job.Config.Model.Experts > 0 {
+		p.Active = job.ActiveParameters()
+	}
 	p.MemoryBytes = p.Memory.Total()
 	for _, q := range programs {
 		blocks := q.Blocks()

@@ -66,6 +66,9 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 		}
 	}
 	fmt.Fprintf(tw, "\nparameters\t%s\n", writers.Count(p.Parameters))
+	if p.Active > 0 {
+		fmt.Fprintf(tw, "  active\t%s\tof a token, which goes to some experts\n", writers.Count(p.Active))
+	}
 	table(p.Groups, writers.Count, nil)
 	fmt.Fprintf(tw, "\nmemory of one rank\t%s\n", writers.Bytes(p.MemoryBytes))
 	table(memoryGroups(p.Memory), writers.Bytes, memoryWords)
