@@ -26,7 +26,7 @@ var harmlessKeys = map[string]any{
 	"unsloth_fixed": anyValue{}, "unsloth_version": anyValue{},
 
 	// Initialization and regularization in training, which Octet configures elsewhere.
-	"attention_dropout": anyValue{}, "initializer_range": anyValue{},
+	"attention_dropout": anyValue{}, "initializer_range": anyValue{}, "output_router_logits": anyValue{},
 
 	// How transformers runs the model and what it returns.
 	"chunk_size_feed_forward": anyValue{}, "gradient_checkpointing": anyValue{}, "is_decoder": anyValue{},

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -126,4 +127,43 @@ func TestExpertRows(t *testing.T) {
 		require.Equal(t, want, s.Rows(1024))
 	}
 	require.Equal(t, 7, MoEShape{Experts: 4, PerToken: 2, Capacity: 1}.Rows(7))
+}
+
+// The GEMMs of experts leave out rows without tokens, except for a wgrad of rotated operands, whose
+// rows of zeros have values. The router's are in BF16 under every recipe.
+func TestGEMMsOfExperts(t *testing.T) {
+	for name, rotated := range map[string]bool{"fp8-smooth": false, "mxfp4-rht": true} {
+		r, err := recipe.Lookup(name)
+		require.NoError(t, err)
+		c := Config{
+			Layers: 1, Dim: 32, Heads: 2, KVHeads: 2, FFN: 48, Vocab: 32, Activation: SwiGLU, RopeTheta: 100, NormEps: 1e-5, InitStd: 0.02,
+			MoE: MoEShape{Experts: 2, PerToken: 1, Capacity: 1},
+		}
+		vars := backend.NewVars()
+		m, err := New(c, r, vars)
+		require.NoError(t, err)
+		m.DeclareGrads()
+		p := vars.Program("micro")
+		ids := vars.Tensor(backend.Input, "ids", fp8.I32, 64)
+		m.LossAndGrads(m.Pass(p, Train, Shape{Batch: 2, Seq: 32, Control: vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)}), ids, ids)
+		require.NoError(t, p.Err())
+		experts, routers := 0, 0
+		for _, n := range p.Nodes() {
+			o, ok := n.Op.(*backend.MatMul)
+			switch {
+			case !ok:
+			case strings.Contains(n.Scope, ".experts."):
+				experts++
+				require.Equal(t, !(rotated && o.TransA), o.Used != nil, "%s %s", name, n.Path())
+			case strings.HasSuffix(n.Scope, "mlp.gate"):
+				routers++
+				require.Equal(t, fp8.BF16, o.A.DType)
+				require.Nil(t, o.Used)
+			default:
+				require.Nil(t, o.Used)
+			}
+		}
+		require.Equal(t, 2*9, experts, name)
+		require.Equal(t, 3, routers, name)
+	}
 }

@@ -42,6 +42,15 @@ func (s *suite) matMulShapes() {
 		{fp8.E4M3IEEE, fp8.E5M2},
 		{fp8.E5M2, fp8.E4M3IEEE},
 	}
+	for _, ta := range []bool{false, true} {
+		s.add(func(b *fixture) {
+			op := b.operands(fp8.F32, fp8.F32, 33, 35, 37, ta, false)
+			values, used := b.values[op.A], 20
+			clear(values[used*op.A.Cols():])
+			op.Used, op.Out = b.ints("used", used), b.result("out", fp8.F32, summed(37), 33, 35)
+			b.p.Add(op)
+		}, "matmul/used/ta-%v", ta)
+	}
 	for _, pair := range pairs[3:] {
 		s.add(func(b *fixture) {
 			op := b.operands(pair[0], pair[1], 17, 33, 70, false, true)
