@@ -17,7 +17,7 @@ func (v *validator) experts(m Model) {
 	v.positive("model.expert_capacity", m.ExpertCapacity, 1.25)
 	v.notNegative("model.router_aux_loss", m.RouterAuxLoss, 0.01)
 	if f, err := nn.LookupActivation(nn.Activation(m.Activation)); err == nil && !f.Gated {
-		v.fail("model.experts = %d needs experts with gate_proj, as in Mixtral, and model.activation = %q has none; use swiglu", m.Experts, m.Activation)
+		v.fail("model.experts = %d needs gated experts, as in Mixtral, and model.activation = %q has no gate; use swiglu", m.Experts, m.Activation)
 	}
 }
 

@@ -146,7 +146,7 @@ func TestExpertsAreChecked(t *testing.T) {
 		"model.experts_per_token = 5 is out of range; use 4 (it must be from 1 to 4)":     func(m *Model) { m.ExpertsPerToken = 5 },
 		"model.expert_capacity = 0 is not a positive number; use 1.25":                    func(m *Model) { m.ExpertCapacity = 0 },
 		"model.router_aux_loss = -1 is not a finite number of at least 0; use 0.01":       func(m *Model) { m.RouterAuxLoss = -1 },
-		`model.experts = 4 needs experts with gate_proj, as in Mixtral, and model.activa`: func(m *Model) { m.Activation = "gelu" },
+		`model.experts = 4 needs gated experts, as in Mixtral, and model.activation = "g`: func(m *Model) { m.Activation = "gelu" },
 	} {
 		c := Default()
 		c.Model.Experts = 4
