@@ -24,10 +24,10 @@ func Ops() []Op {
 		&Embed{}, &EmbedGrad{}, &Add{}, &RMSNorm{}, &RMSNormGrad{}, &Rope{},
 		&Attention{}, &AttentionGrad{}, &CacheWrite{},
 		&SwiGLU{}, &SwiGLUAmax{}, &SwiGLUGrad{}, &SmoothScale{}, &Activation{}, &ActivationGrad{},
-		&Route{}, &RouteGrad{}, &Gather{}, &Combine{}, &CombineGrad{},
 		&CrossEntropy{}, &Sum{},
 		&SumSquares{}, &StepGate{}, &UpdateStats{}, &AdamW{},
 		&LinearUpdate{},
+		&Route{}, &RouteGrad{}, &Gather{}, &Combine{}, &CombineGrad{},
 		&CastHealth{}, &RowCosine{},
 		&AllReduce{}, &ReduceScatter{}, &AllGather{}, &AllToAll{}, &SumParts{}, &StepMu{},
 	}
