@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"slices"
+
 	"octet/backend"
 	"octet/fp8"
 )
@@ -34,7 +36,7 @@ func (s *suite) moe() {
 
 // integer declares an I32 variable that the program writes.
 func (b *fixture) integer(name string, n int) *backend.Tensor {
-	return b.ints(name, make([]int, n)...)
+	return b.ints(name, slices.Repeat([]int{5}, n)...)
 }
 
 // assign returns the elements of Route.Slot and Route.Source for random experts.

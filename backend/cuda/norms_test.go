@@ -5,6 +5,9 @@ package cuda
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
 	"octet/train"
 )
 
@@ -24,4 +27,17 @@ func TestNormsAgreeWithEmu(t *testing.T) {
 			agree(t, c, steps(t, c, "emu", 10), steps(t, c, "cuda", 10))
 		})
 	}
+}
+
+// Experts need ops that cuda lacks: it refuses them by the key.
+func TestExpertsAreRefused(t *testing.T) {
+	driver, device, err := backend.Find("cuda")
+	require.NoError(t, err)
+	s, err := driver.Spec(device)
+	require.NoError(t, err)
+	c := compared("bf16")
+	c.Model.Experts = 4
+	_, err = train.NewJob(c, s)
+	require.ErrorIs(t, err, backend.ErrUnsupported)
+	require.ErrorContains(t, err, "model.experts = 4 needs ops that route tokens")
 }

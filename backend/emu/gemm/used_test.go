@@ -46,7 +46,7 @@ func TestUsed(t *testing.T) {
 					continue
 				}
 				for _, transA := range []bool{false, true} {
-					for _, used := range []int{0, 30, 1000} {
+					for _, used := range []int{0, 1, 30, 1000} {
 						a, x, y := randomMatrix(r, d, rows, cols, cols), randomMatrix(r, d, rows, n, n), randomMatrix(r, d, n, cols, cols)
 						for i := min(used, rows) * cols; i < rows*cols; i++ {
 							setCode(a, i, 0)
