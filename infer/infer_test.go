@@ -248,6 +248,7 @@ func TestPrefillAgreesWithDecode(t *testing.T) {
 		},
 		"both":        func(m *train.Model) { m.Norm, m.QKNorm = "both", "learned" },
 		"layer scale": func(m *train.Model) { m.LayerScale = new(0.1) },
+		"experts":     func(m *train.Model) { m.Experts, m.ExpertCapacity = 4, 0.6 },
 	} {
 		t.Run(name, func(t *testing.T) { prefillAgreesWithDecode(t, trainSmall(t, "fp8-smooth", edit)) })
 	}
