@@ -37,6 +37,10 @@ type Base struct {
 	// Shards is the number of ranks that share the optimizer state, see [Param]. With 0 or 1
 	// every rank holds all of it.
 	Shards int
+	// StepTokens is the number of tokens of a step, over all ranks, which divides the gradients
+	// of the loss. It is the scale of gradients with scaling [recipe.Constant]; 0 counts as 1.
+	// Set it before layers are declared.
+	StepTokens int
 
 	// RouteStats is what routing did in this step, Output F32 [mixtures of experts,
 	// backend.RouteStats+experts]: see backend.RouteGrad. It is nil until DeclareGrads, and
@@ -117,6 +121,11 @@ func (b *Base) declaring(name string) {
 func (b *Base) Constants() iter.Seq2[*backend.Tensor, float32] {
 	return func(yield func(*backend.Tensor, float32) bool) {
 		list := []*backend.Tensor{b.Scales.one}
+		for _, t := range b.Scales.constants {
+			if !yield(t, t.Value) {
+				return
+			}
+		}
 		if !b.Scales.Empty() {
 			list = append(list, b.Scales.Scale, b.Scales.ScaleInv)
 		}

@@ -27,6 +27,10 @@ type Config struct {
 
 	MoE MoEShape // experts in place of each MLP; its zero value: none
 
+	// StepTokens is the number of tokens of a step, over all ranks: see [Base]. It matters to
+	// gradients with scaling [recipe.Constant] alone.
+	StepTokens int
+
 	// Shards is the number of ranks that share the optimizer state: each holds an
 	// equal share of the rows of every matrix's master weights (see Param). With 0
 	// or 1 every rank holds all of them.

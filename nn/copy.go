@@ -14,7 +14,8 @@ import (
 // since only wgrad reads rotated copies. Layers return the copies that they read.
 type Copy struct {
 	recipe.Cast
-	Block backend.ScaleBlock
+	Block    backend.ScaleBlock
+	Constant float32 // the scale of scaling [recipe.Constant]; 0 for other scaling
 }
 
 // plain returns a copy in format d without scales.
@@ -104,7 +105,7 @@ func (s *Scales) declare(name string, weight bool, casts []Copy) *Slot {
 		}
 		var r *record
 		if c.tensorScaled() {
-			r = s.record(name, copyName, c.Cast, weight)
+			r = s.record(name, copyName, c, weight)
 		}
 		s.add(sl, c, copyName, r)
 	}

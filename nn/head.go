@@ -43,7 +43,7 @@ func (b *Base) Head(scope string, vocab, dim int, std float64) *Head {
 func (b *Base) TiedHead(scope string, e *Embedding) *Head { return b.newHead(scope, e.weight, e) }
 
 func (b *Base) newHead(scope string, w *Param, tied *Embedding) *Head {
-	h := &Head{Linear: b.resolve(recipe.Layer{Scope: scope, Head: true}), tied: tied != nil}
+	h := &Head{Linear: b.resolve(recipe.Layer{Scope: scope, Head: true}, w.Cols()), tied: tied != nil}
 	h.weight = w
 	w.Head = true
 	b.linears = append(b.linears, h.Linear)

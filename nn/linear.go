@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"math"
 
 	"octet/backend"
 	"octet/fp8"
@@ -23,7 +24,7 @@ import (
 // Where each cast is made:
 //
 //   - x, by the op that computes it: a norm, attention or the activation stores its FP32
-//     result through the casts of x's slot ([Pass.Store]). With unit and delayed scales no
+//     result through the casts of x's slot ([Pass.Store]). With scales known before, as delayed ones, no
 //     wider copy is stored;
 //   - dy, likewise by the op of the backward that computes it;
 //   - W, once per update: [Base.CastWeights] casts the masters to cached copies, which all
@@ -32,7 +33,7 @@ import (
 //
 // When each scale is chosen (code = round(x·scale), and the GEMM multiplies by scale_inv):
 //
-//   - unit: never, it is 1;
+//   - unit: never, it is 1; constant: never, it is a number of the layer or step;
 //   - delayed: at the end of an update, from the amax history of the last updates
 //     ([Base.UpdateScales]). The cast needs no pass of its own, and records this step's
 //     amax for the next update. A value beyond every amax of the history can saturate;
@@ -77,7 +78,7 @@ func (b *Base) linear(layer recipe.Layer, in, out int, std float64) *Linear {
 
 // linearNamed is linear for a weight with another path than its layer.
 func (b *Base) linearNamed(path string, layer recipe.Layer, in, out int, std float64) *Linear {
-	l := b.resolve(layer)
+	l := b.resolve(layer, in)
 	l.weight = b.param(b.ParamPrefix+path+".weight", !layer.Router, std, out, in)
 	b.linears = append(b.linears, l)
 	return l
@@ -95,14 +96,17 @@ func (b *Base) Linear(scope string, in, out int, std float64) *Linear {
 // the recipe gives relative to K, the dimension that a GEMM sums over, to blocks
 // of the stored tensors x [tokens, in], W [out, in] and dy [tokens, out]: fprop
 // and dgrad's dy have K along their rows; dgrad's W and both operands of wgrad
-// have it along their columns.
-func (b *Base) resolve(layer recipe.Layer) *Linear {
+// have it along their columns. in is the width of x.
+func (b *Base) resolve(layer recipe.Layer, in int) *Linear {
 	at := func(g recipe.GEMM, o recipe.Operand) Copy {
 		s := Copy{Cast: b.Recipe.Cast(layer, g, o)}
 		across, along := s.Granularity.Block()
 		s.Block = backend.ScaleBlock{Rows: across, Cols: along}
 		if g == recipe.Wgrad || g == recipe.Dgrad && o == recipe.Weight {
 			s.Block = backend.ScaleBlock{Rows: along, Cols: across}
+		}
+		if s.Scaling == recipe.Constant {
+			s.Constant, _ = fp8.ScaleFor(1, b.constantScale(o, in), s.pow2())
 		}
 		return s
 	}
@@ -112,6 +116,17 @@ func (b *Base) resolve(layer recipe.Layer) *Linear {
 		dgrad: pair{at(recipe.Dgrad, recipe.Grad), at(recipe.Dgrad, recipe.Weight)},
 		wgrad: pair{at(recipe.Wgrad, recipe.Grad), at(recipe.Wgrad, recipe.Input)},
 	}
+}
+
+// constantScale returns the scale of an operand with constant scaling, of a layer with in inputs.
+func (b *Base) constantScale(o recipe.Operand, in int) float32 {
+	switch o {
+	case recipe.Weight:
+		return float32(math.Sqrt(float64(in)))
+	case recipe.Grad:
+		return float32(max(1, b.StepTokens))
+	}
+	return 1
 }
 
 // check reports a cast of the recipe that the layer cannot use.

@@ -2,6 +2,7 @@ package nn
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"octet/backend"
@@ -21,6 +22,7 @@ type record struct {
 	slot   string // name of the tensor
 	cast   recipe.Cast
 	weight bool
+	fixed  float32 // the scale of constant scaling
 
 	amax     *backend.Tensor // this step's maximum
 	scale    *backend.Tensor
@@ -58,14 +60,16 @@ type Scales struct {
 	measured []measuredCast
 	one      *backend.Tensor // the constant 1 of unit scaling
 
+	constants []*backend.Tensor // Input [1]: the scales of constant scaling and their inverses
+
 	Amax, History, Scale, ScaleInv *backend.Tensor
 	Distance                       *backend.Tensor // Stash [casts with scaling direction]: see directionClip
 	firstWeight                    int
 }
 
 // record registers the scale state of a slot's copy copyName.
-func (s *Scales) record(slot, copyName string, c recipe.Cast, weight bool) *record {
-	r := &record{name: slot + "." + copyName, slot: slot, cast: c, weight: weight}
+func (s *Scales) record(slot, copyName string, c Copy, weight bool) *record {
+	r := &record{name: slot + "." + copyName, slot: slot, cast: c.Cast, weight: weight, fixed: c.Constant}
 	s.records = append(s.records, r)
 	return r
 }
@@ -105,7 +109,23 @@ func (s *Scales) pack(vars *backend.Vars) {
 		r.amax = s.Amax.Slice(r.name+".amax", i, 1)
 		r.scale = s.Scale.Slice(r.name+".scale", i, 1)
 		r.scaleInv = s.ScaleInv.Slice(r.name+".scale_inv", i, 1)
+		if r.cast.Scaling == recipe.Constant {
+			r.scale, r.scaleInv = s.constant(vars, r.fixed), s.constant(vars, 1/r.fixed)
+		}
 	}
+}
+
+// constant returns the tensor of a constant, which all records with the same value share.
+func (s *Scales) constant(vars *backend.Vars, value float32) *backend.Tensor {
+	for _, t := range s.constants {
+		if t.Value == value {
+			return t
+		}
+	}
+	t := vars.Tensor(backend.Input, fmt.Sprintf("fp8.constant%d", len(s.constants)), fp8.F32, 1)
+	t.Value = value
+	s.constants = append(s.constants, t)
+	return t
 }
 
 // packDistances declares the distances of clipped gradients.
@@ -158,7 +178,7 @@ func (s *Scales) reduceWeights(p *Pass) {
 }
 
 // update pushes the step's maxima into the history and chooses the scale of every
-// record from it, unit scales aside. Records of current scaling get a scale too,
+// record from it, unit and constant scales aside. Records of current scaling get a scale too,
 // which only frozen passes use. skip may be nil.
 func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 	if s.Empty() {
@@ -171,7 +191,7 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 		for to < len(s.records) && s.records[to].updatedLike(first) {
 			to++
 		}
-		if first.cast.Scaling != recipe.Unit {
+		if first.cast.Scaling != recipe.Unit && first.cast.Scaling != recipe.Constant {
 			p.Add(&backend.UpdateScale{
 				History:  s.History.RowRange(0, first.window()).Columns(first.name+".history", from, to-from),
 				Skip:     skip,

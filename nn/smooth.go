@@ -48,7 +48,7 @@ func (b *Base) smoothChannels(l *MLP) *channels {
 		name := c.DType.String()
 		var r *record
 		if c.Scaling == recipe.Delayed {
-			r = b.Scales.record(ch.weight.name, name, c.Cast, false)
+			r = b.Scales.record(ch.weight.name, name, c, false)
 		}
 		b.Scales.add(ch.weight, c, name, r)
 	}

@@ -114,8 +114,8 @@ func (p *Pass) Plain(v *Value) *backend.Tensor { return v.As(plain(p.compute)) }
 // scales are current in every mode.
 func (p *Pass) scaling(c Copy) recipe.Scaling {
 	switch {
-	case c.Scaling == recipe.Unit:
-		return recipe.Unit
+	case c.Scaling == recipe.Unit || c.Scaling == recipe.Constant:
+		return c.Scaling
 	case c.blockScaled() || p.Mode == Calibrate:
 		return recipe.Current
 	case p.Mode == Frozen:

@@ -115,6 +115,9 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 	if r.anyCast(layers, func(c Cast) bool { return c.Scaling == Direction }) {
 		fmt.Fprintln(t, "direction scaling\tcurrent, clipped where the direction changes least")
 	}
+	if r.anyCast(layers, func(c Cast) bool { return c.Scaling == Constant }) {
+		fmt.Fprintln(t, "constant scaling\tweights sqrt(fan_in), inputs 1, gradients tokens of a step")
+	}
 	for _, h := range r.Hadamards(layers) {
 		text := "rotates both operands along K before the cast"
 		if h.Signs != NoSigns {

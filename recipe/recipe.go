@@ -403,6 +403,9 @@ func (r Recipe) Validate() error {
 		if row.Margin != nil && (*row.Margin < 0 || *row.Margin > MaxMargin) {
 			return fmt.Errorf("%s: margin = %d (use a number of binades from 0 to %d)", where, *row.Margin, MaxMargin)
 		}
+		if row.Scaling == Constant && r.LossScaling() {
+			return fmt.Errorf("%s: scaling constant needs gradients whose size is known, and compute %s multiplies them by a loss scale that moves (use scaling current, or compute bf16)", where, r.Compute)
+		}
 		switch {
 		case row.DType == fp8.Invalid || row.DType.IsQuantized() || row.DType == r.Compute:
 		case row.DType == fp8.F32 || row.DType.Format().Container == fp8.BF16:

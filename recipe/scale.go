@@ -21,9 +21,14 @@ const (
 	// changes the direction of the tensor least (Unified INT8, arXiv 1912.12607). In other
 	// formats it is Current.
 	Direction
+	// Constant never changes, as in µnit Scaling (arXiv 2502.05967): √fan_in for weights, 1 for
+	// inputs, and for gradients the number of tokens of a step, by which the loss is divided.
+	// Weights that start with a standard deviation of 1/√fan_in, inputs and gradients then have
+	// one of about 1. With the scale format pow2 it is rounded down to a power of two.
+	Constant
 )
 
-var scalingNames = []string{"", "unit", "current", "delayed", "direction"}
+var scalingNames = []string{"", "unit", "current", "delayed", "direction", "constant"}
 
 func (s Scaling) String() string { return scalingNames[s] }
 

@@ -1,6 +1,9 @@
 package recipe
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // SmoothForm selects the smoothing scales of Smooth-SwiGLU: c per channel, or r
 // per token. Both divide the hidden activation a = u ⊙ silu(g); c multiplies w3's
@@ -58,8 +61,8 @@ func (s Smooth) Validate() error {
 		return fmt.Errorf("smooth-swiglu has settings but no form: choose a form, or drop the settings")
 	case s.Form.PerToken() && s.Smoothing == Delayed:
 		return fmt.Errorf("per-token smoothing scales cannot be delayed: they depend on one token alone (use current)")
-	case s.Smoothing == Direction || s.Hidden == Direction || s.Weight == Direction:
-		return fmt.Errorf("smoothing scales and operands of smooth-swiglu have no scaling direction, which is for gradients (use current or delayed)")
+	case slices.ContainsFunc([]Scaling{s.Smoothing, s.Hidden, s.Weight}, func(s Scaling) bool { return s == Direction || s == Constant }):
+		return fmt.Errorf("smoothing scales and operands of smooth-swiglu have no scaling direction or constant (use current or delayed)")
 	case s.Margin != 0 && s.Smoothing != Delayed:
 		return fmt.Errorf("a margin of smooth-swiglu needs delayed smoothing scales (set the margin to 0)")
 	}

@@ -156,7 +156,7 @@ type PrecisionRow struct {
 	GEMM        string `toml:"gemm,omitempty"`        // fprop, dgrad or wgrad; empty: all three
 	Operand     string `toml:"operand,omitempty"`     // input, weight or grad; empty: all
 	Format      string `toml:"format,omitempty"`      // a name that fp8.ParseDType accepts
-	Scaling     string `toml:"scaling,omitempty"`     // unit, current, delayed or direction
+	Scaling     string `toml:"scaling,omitempty"`     // unit, current, delayed, direction or constant
 	Granularity string `toml:"granularity,omitempty"` // tensor, row, or a block across and along K, such as 1x128
 	Scale       string `toml:"scale,omitempty"`       // pow2, fp32, e8m0, e8m0:floor, or a format such as e4m3, with +fp32 for a scale of the tensor
 	Rounding    string `toml:"rounding,omitempty"`    // nearest or stochastic

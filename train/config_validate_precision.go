@@ -108,7 +108,7 @@ func (v *validator) row(at string, r PrecisionRow) {
 	v.text(at+".scope", r.Scope)
 	v.oneOf(at+".gemm", r.GEMM, []string{"", "fprop", "dgrad", "wgrad"})
 	v.oneOf(at+".operand", r.Operand, []string{"", "input", "weight", "grad"})
-	v.oneOf(at+".scaling", r.Scaling, []string{"", "unit", "current", "delayed", "direction"})
+	v.oneOf(at+".scaling", r.Scaling, []string{"", "unit", "current", "delayed", "direction", "constant"})
 	if r.Format != "" {
 		d, err := fp8.ParseDType(r.Format)
 		v.parsed(at+".format", err)

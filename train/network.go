@@ -29,7 +29,7 @@ var ErrOwnNetwork = errors.New("run folders and checkpoints store only decoders 
 func (c Config) network(r recipe.Recipe, vars *backend.Vars) (*nn.Base, Network, error) {
 	if c.Network == nil {
 		shape := c.ModelConfig()
-		shape.Shards = c.shards()
+		shape.Shards, shape.StepTokens = c.shards(), int(c.stepTokens())
 		m, err := nn.New(shape, r, vars)
 		if err != nil {
 			return nil, nil, err
@@ -40,7 +40,7 @@ func (c Config) network(r recipe.Recipe, vars *backend.Vars) (*nn.Base, Network,
 	if err != nil {
 		return nil, nil, err
 	}
-	b.Shards = c.shards()
+	b.Shards, b.StepTokens = c.shards(), int(c.stepTokens())
 	n, err := c.Network(b, c)
 	switch {
 	case err != nil:

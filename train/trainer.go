@@ -149,8 +149,9 @@ func (d *device) load(j *Job, lowered []*backend.Program) error {
 }
 
 // TokensPerStep returns the number of training tokens of one step, over all ranks.
-func (j *Job) TokensPerStep() int64 {
-	c := j.Config
+func (j *Job) TokensPerStep() int64 { return j.Config.stepTokens() }
+
+func (c Config) stepTokens() int64 {
 	return int64(c.Train.MicroBatch) * int64(c.Data.Seq) * int64(c.Train.Accumulate) * int64(c.Train.Ranks)
 }
 
