@@ -66,6 +66,8 @@ type Linear struct {
 	// casts again.
 	copies *Slot
 	cached []*backend.Tensor
+
+	l1 float64 // the largest L1 norm of a row of the weight's codes; 0: no bound
 }
 
 // pair holds the two operands of a GEMM, the activation or gradient first.
@@ -80,6 +82,7 @@ func (b *Base) linear(layer recipe.Layer, in, out int, std float64) *Linear {
 func (b *Base) linearNamed(path string, layer recipe.Layer, in, out int, std float64) *Linear {
 	l := b.resolve(layer, in)
 	l.weight = b.param(b.ParamPrefix+path+".weight", !layer.Router, std, out, in)
+	l.l1 = b.l1Bound(l)
 	b.linears = append(b.linears, l)
 	return l
 }
@@ -152,6 +155,9 @@ func (l *Linear) check() error {
 		if c.Hadamard.On() && c.gemm != recipe.Wgrad {
 			return fmt.Errorf("%s: %s of %s has %s, but both operands of a GEMM must be rotated, and weights are not (use gemm wgrad)", l.Scope, c.operand, c.gemm, c.Hadamard)
 		}
+	}
+	if w := l.fprop.b; l.l1 != 0 && (w.blockScaled() || w != l.dgrad.b || l.weight.Sharded()) {
+		return fmt.Errorf("%s: weight of fprop: %s: l1_bits needs whole weights on every rank, and one scale and copy of them for fprop and dgrad (use granularity tensor for weights, and train.zero_stage 0)", l.Scope, w)
 	}
 	if a, b := l.wgrad.a.Hadamard, l.wgrad.b.Hadamard; a != b {
 		return fmt.Errorf("%s: grad of wgrad has %s and input %s: wgrad keeps its result only if both are rotated alike (give both one row, with gemm wgrad and no operand)", l.Scope, a, b)
@@ -234,7 +240,7 @@ func (l *Linear) castWeight(p *Pass, amax *backend.Tensor) {
 		case p.hasCurrentScale(l.copies, i):
 			if amax == nil {
 				amax = p.root.Temp(l.copies.name+".amax", fp8.F32, 1)
-				p.Add(&backend.Amax{X: l.weight.whole, Out: amax})
+				l.boundedAmax(p, amax)
 			}
 			p.Add(&backend.UpdateScale{
 				History: amax, Seen: r.amax, Scale: r.scale, ScaleInv: r.scaleInv,
@@ -246,7 +252,10 @@ func (l *Linear) castWeight(p *Pass, amax *backend.Tensor) {
 		}
 		casts = append(casts, cast)
 	}
-	if len(casts) > 0 {
+	switch {
+	case len(casts) > 0 && l.l1 != 0:
+		p.Add(&truncated{X: l.weight.whole, Scale: casts[0].Scale, Out: casts})
+	case len(casts) > 0:
 		p.castRows(l.weight, casts)
 	}
 }

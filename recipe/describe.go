@@ -118,6 +118,9 @@ func (r Recipe) Describe(w io.Writer, layers []Layer) error {
 	if r.anyCast(layers, func(c Cast) bool { return c.Scaling == Constant }) {
 		fmt.Fprintln(t, "constant scaling\tweights sqrt(fan_in), inputs 1, gradients tokens of a step")
 	}
+	if r.L1Bits != 0 {
+		fmt.Fprintf(t, "integer weights\tL1 norms by row for sums of %d bits, toward zero\n", r.L1Bits)
+	}
 	for _, h := range r.Hadamards(layers) {
 		text := "rotates both operands along K before the cast"
 		if h.Signs != NoSigns {

@@ -195,6 +195,13 @@ const (
 	MaxMargin  = 32
 )
 
+// The accumulators of L1Bits, in bits: the narrowest lets a row of INT8 weights have an L1 norm of 1,
+// above the widest the rounding of sums in FP32 could exceed the norm.
+const (
+	MinL1Bits = 9
+	MaxL1Bits = 28
+)
+
 // Recipe chooses the formats of all GEMM operands and of the optimizer state.
 type Recipe struct {
 	Name    string
@@ -214,6 +221,9 @@ type Recipe struct {
 	Margin       int // binades that delayed scales of inputs keep free,
 	WeightMargin int // of weights,
 	GradMargin   int // and of gradients
+	// L1Bits bounds the L1 norm of each row of integer weights, so that sums of fprop fit an
+	// accumulator of so many bits (A2Q, arXiv 2301.13376); 0: no bound.
+	L1Bits int
 	// ColdStart leaves every delayed scale at 1 in the first step, as the paper's
 	// code does. Otherwise a calibration before the first step measures them.
 	ColdStart bool
@@ -424,6 +434,9 @@ func (r Recipe) Validate() error {
 	}
 	if err := r.Smooth.Validate(); err != nil {
 		return fmt.Errorf("recipe %s: %w", r.Name, err)
+	}
+	if r.L1Bits != 0 && (r.L1Bits < MinL1Bits || r.L1Bits > MaxL1Bits) {
+		return fmt.Errorf("recipe %s: l1_bits = %d (use 0, or an accumulator of %d to %d bits)", r.Name, r.L1Bits, MinL1Bits, MaxL1Bits)
 	}
 	if r.History < 1 {
 		return fmt.Errorf("recipe %s: history = %d: the amax history needs at least one update (use 1 or more)", r.Name, r.History)

@@ -57,8 +57,8 @@ func Choices(r recipe.Recipe) RecipeChoices {
 			ReduceScale: r.Reduce.Scale.String(), ReduceSum: r.Reduce.Sum.String(),
 			Activations: r.Activations.Format(), ActivationsGranularity: saved.Granularity.String(), ActivationsScale: saved.Scale.String(),
 			History: &r.History, Margin: &r.Margin, WeightMargin: &r.WeightMargin, GradMargin: &r.GradMargin,
-			ColdStart: &r.ColdStart,
-			Smooth:    r.Smooth.Form.String(), SmoothExact: &r.Smooth.Exact,
+			L1Bits: &r.L1Bits, ColdStart: &r.ColdStart,
+			Smooth: r.Smooth.Form.String(), SmoothExact: &r.Smooth.Exact,
 			SmoothScaling: factors.String(), SmoothMargin: &r.Smooth.Margin,
 		},
 	}
@@ -96,6 +96,9 @@ func (c *Config) Resolve() error {
 	}
 	if err := c.checkRotations(r, layers); err != nil {
 		return err
+	}
+	if r.L1Bits != 0 && !r.MultipliesIntegers(layers) {
+		return fmt.Errorf("precision.l1_bits = %d bounds integer weights, but recipe %s has none; use recipe int8-switchback, or l1_bits = 0", r.L1Bits, r.Name)
 	}
 	if !r.Reduce.FP32() && c.Train.Ranks > 1 && c.Train.ZeroStage == 0 {
 		return fmt.Errorf("precision.reduce = %q needs ranks that share the optimizer state: with train.zero_stage = 0 every rank needs all sums, which travel in FP32; use train.zero_stage = 1", c.Precision.Reduce)
@@ -190,6 +193,7 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	override(&r.Margin, c.Precision.Margin)
 	override(&r.WeightMargin, c.Precision.WeightMargin)
 	override(&r.GradMargin, c.Precision.GradMargin)
+	override(&r.L1Bits, c.Precision.L1Bits)
 	override(&r.ColdStart, c.Precision.ColdStart)
 	if err := r.Validate(); err != nil || !r.NeedsLayers() {
 		return r, err
