@@ -195,12 +195,15 @@ const (
 	MaxMargin  = 32
 )
 
-// The accumulators of L1Bits, in bits: the narrowest lets a row of INT8 weights have an L1 norm of 1,
-// above the widest the rounding of sums in FP32 could exceed the norm.
-const (
-	MinL1Bits = 9
-	MaxL1Bits = 28
-)
+// CheckL1Bits returns an error for a number of bits that [Recipe.L1Bits] cannot have. The narrowest
+// accumulator lets a row of INT8 weights have an L1 norm of 1; above the widest, scales in FP32 could
+// exceed the norm.
+func CheckL1Bits(bits int) error {
+	if bits != 0 && (bits < 9 || bits > 28) {
+		return fmt.Errorf("l1_bits = %d (use 0, or an accumulator of 9 to 28 bits)", bits)
+	}
+	return nil
+}
 
 // Recipe chooses the formats of all GEMM operands and of the optimizer state.
 type Recipe struct {
@@ -435,8 +438,8 @@ func (r Recipe) Validate() error {
 	if err := r.Smooth.Validate(); err != nil {
 		return fmt.Errorf("recipe %s: %w", r.Name, err)
 	}
-	if r.L1Bits != 0 && (r.L1Bits < MinL1Bits || r.L1Bits > MaxL1Bits) {
-		return fmt.Errorf("recipe %s: l1_bits = %d (use 0, or an accumulator of %d to %d bits)", r.Name, r.L1Bits, MinL1Bits, MaxL1Bits)
+	if err := CheckL1Bits(r.L1Bits); err != nil {
+		return fmt.Errorf("recipe %s: %w", r.Name, err)
 	}
 	if r.History < 1 {
 		return fmt.Errorf("recipe %s: history = %d: the amax history needs at least one update (use 1 or more)", r.Name, r.History)

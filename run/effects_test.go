@@ -224,6 +224,7 @@ func effects(weights, otherText string) map[string]effect {
 		"precision.margin":                  {see: programs, edit: func(c *train.Config) { c.Precision.Margin = new(1) }, base: delayed},
 		"precision.weight_margin":           {see: programs, edit: func(c *train.Config) { c.Precision.WeightMargin = new(1) }, base: delayed},
 		"precision.grad_margin":             {see: programs, edit: func(c *train.Config) { c.Precision.GradMargin = new(1) }, base: delayed},
+		"precision.l1_bits":                 {see: programs, edit: func(c *train.Config) { c.Precision.L1Bits = new(16) }, base: under("int8-switchback")},
 		"precision.cold_start":              {see: metrics, edit: func(c *train.Config) { c.Precision.ColdStart = new(true) }, base: delayed},
 		"precision.smooth":                  {see: programs, edit: func(c *train.Config) { c.Precision.Smooth = "linear" }, base: smooth},
 		"precision.smooth_exact":            {see: programs, edit: func(c *train.Config) { c.Precision.SmoothExact = new(true) }, base: smooth},

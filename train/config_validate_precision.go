@@ -49,6 +49,11 @@ func (v *validator) precision(p Precision) {
 	if b := p.StateBlock; b != nil && *b != 0 && !slices.Contains(recipe.MomentBlocks, *b) {
 		v.fail("precision.state_block = %d is not supported; use 128, 256 or 2048, or 0 for one scale per tensor", *b)
 	}
+	if p.L1Bits != nil {
+		if err := recipe.CheckL1Bits(*p.L1Bits); err != nil {
+			v.fail("precision.%v", err)
+		}
+	}
 	if p.Smooth != "" {
 		v.oneOf("precision.smooth", p.Smooth, recipe.SmoothForms())
 	}
