@@ -15,42 +15,49 @@ KERNEL(adamw_begin, AdamWArgs, ONE_THREADS, 1) {
 	}
 }
 
-// adamw_amax computes the amaxes of the states with one scale.
+// adamw_amax computes the amaxes of the states with one scale. The rare path folds its
+// maxima at once, so that it holds no registers for them beside those of its divisions.
 KERNEL(adamw_amax, AdamWArgs, FLAT_THREADS, 3) {
 	if (*a.skip.i32())
 		return;
 	const i64 at = index_of(a.list, a.n, blockIdx.x);
+	__shared__ u32 peak[3];
+	if (threadIdx.x < 3)
+		peak[threadIdx.x] = 0;
 	__shared__ Adam t;
 	load_entry(t, a.list + at);
 	if (!one_scale(t.state[0]) && !one_scale(t.state[1]) && !one_scale(t.state[2]))
 		return;
 	const Rule r = a.scratch[at];
 	const Chunk c(t);
-	Peak peak[3];
 	const Quick q(t, c);
-	const int whole = q.sound ? (int)(c.end - c.from) & ~7 : 0;
+	const int whole = q.sound ? (c.end - c.from) & ~7 : 0;
+	u32 top[3] = {};
 	for (int i = threadIdx.x * 8; i < whole; i += FLAT_THREADS * 8) {
 		float x[3][8];
 		q.update(t, r, i, x);
 #pragma unroll
 		for (int k = 0; k < 3; k++)
-			peak[k].fold(x[k]);
+			top[k] = top8(top[k], x[k]);
 	}
-	each_run(t, Chunk(c, whole), [&](i64 col, int n) {
+#pragma unroll
+	for (int k = 0; k < 3; k++)
+		atomicMax(peak + k, top[k]);
+	each_run(t, Chunk(c, whole), [&](int col, int n) {
 		float x[3][8];
 		update(t, r, c.row, col, n, x);
 #pragma unroll
-		for (int k = 0; k < 3; k++)
+		for (int k = 0; k < 3; k++) {
+			u32 top = 0;
 #pragma unroll
 			for (int i = 0; i < 8; i++)
-				peak[k].fold(i < n ? magnitude(x[k][i]) : 0);
+				top = i < n ? max(top, magnitude(x[k][i])) : top;
+			atomicMax(peak + k, top);
+		}
 	});
-#pragma unroll
-	for (int k = 0; k < 3; k++) {
-		const u32 highest = block_max(peak[k].top());
-		if (threadIdx.x == 0 && one_scale(t.state[k]))
-			fold_amax(a.amaxes.out() + 3 * at + k, highest);
-	}
+	__syncthreads();
+	if (threadIdx.x < 3 && one_scale(t.state[threadIdx.x]))
+		fold_amax(a.amaxes.out() + 3 * at + threadIdx.x, peak[threadIdx.x]);
 }
 
 // adamw_scale replaces amaxes by the scales to store with.
@@ -109,8 +116,8 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 		blocks.find(t, r, c, a.pow2);
 	__syncthreads();
 	const Quick q(t, c);
-	const u64 start = first + (u64)(c.row * t.cols + c.from);
-	const int whole = q.sound && start % 8 == 0 ? (int)(c.end - c.from) & ~7 : 0;
+	const u64 start = first + (u64)offset(c.row, t.cols, c.from);
+	const int whole = q.sound && start % 8 == 0 ? (c.end - c.from) & ~7 : 0;
 	float by[3];
 #pragma unroll
 	for (int k = 0; k < 3; k++)
@@ -128,10 +135,10 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 			store_vector(q.p[k] + (u32)i * size, w, 8 * size);
 		}
 	}
-	each_run(t, Chunk(c, whole), [&](i64 col, int n) {
+	each_run(t, Chunk(c, whole), [&](int col, int n) {
 		float x[3][8];
 		update(t, r, c.row, col, n, x);
-		const i64 at = c.row * t.cols + col;
+		const i64 at = offset(c.row, t.cols, col);
 #pragma unroll
 		for (int k = 0; k < 3; k++) {
 			const AdamState &s = t.state[k];

@@ -54,23 +54,25 @@ template <class A> __device__ inline Rule rule_of(const A &a, double lr, double 
 	return r;
 }
 
-// Chunk is a block's part of a tensor.
+// Chunk is a block's part of a tensor. Rows and columns are below 2^31 (see offset), which
+// halves the registers of loops.
 struct Chunk {
-	i64 row, from, end;
+	int row, from, end;
 
 	__device__ Chunk(const Adam &t) {
-		const i64 across = (t.cols + t.span - 1) / t.span, chunk = blockIdx.x - t.first;
+		const int span = (int)t.span, across = ((int)t.cols - 1) / span + 1, chunk = (int)(blockIdx.x - t.first);
 		row = chunk / across;
-		from = chunk % across * t.span;
-		end = min(t.cols, from + t.span);
+		from = chunk % across * span;
+		end = from + min((int)t.cols - from, span);
 	}
 	// The rest of a chunk.
 	__device__ Chunk(const Chunk &c, int done) : row(c.row), from(c.from + done), end(c.end) {}
 };
 
 // scale_index returns the index of an element's scale in a state.
-__device__ inline i64 scale_index(const AdamState &s, i64 cols, i64 row, i64 col) {
-	return s.block ? row * ((cols + s.block - 1) / s.block) + col / s.block : 0;
+__device__ inline i64 scale_index(const AdamState &s, int cols, int row, int col) {
+	const int block = (int)s.block;
+	return block ? offset(row, (cols - 1) / block + 1, col / block) : 0;
 }
 
 // Expansion is s, k and c of a block of an expanded state: value = sign(code) · (|code|·s)^(1/k) · c.
@@ -112,14 +114,14 @@ __device__ inline void load_entry(Adam &t, const Adam *from) {
 // each_run calls f(col, n) for a thread's elements of a chunk, at most 8 at a time, all
 // with the same scales.
 template <class F> __device__ inline void each_run(const Adam &t, const Chunk &c, const F &f) {
-	for (i64 base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
-		for (i64 col = base; col < min(base + 8, c.end);) {
-			i64 n = min(8ll, c.end - base) - (col - base);
+	for (int base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
+		for (int col = base; col < min(base + 8, c.end);) {
+			int n = min(8, c.end - base) - (col - base);
 #pragma unroll
 			for (int k = 1; k < 3; k++)
-				if (t.state[k].block)
-					n = min(n, t.state[k].block - col % t.state[k].block);
-			f(col, (int)n);
+				if (const int block = (int)t.state[k].block)
+					n = min(n, block - col % block);
+			f(col, n);
 			col += n;
 		}
 }
@@ -173,7 +175,7 @@ __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, c
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
 		decode8((int)t.state[k].format, e.state[k], x[k]);
-		if (expansion && expansion[k]) {
+		if (k > 0 && expansion && expansion[k]) {
 			const Expansion by(expansion[k]);
 			for (int i = 0; i < 8; i++)
 				x[k][i] = by.decode(x[k][i]);
@@ -201,16 +203,16 @@ __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, c
 
 // update of n elements from col loads them first. The kernel writes the states, so they
 // must not use the read-only path.
-__device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, int n, float x[3][8], float *gradient = nullptr) {
+__device__ inline void update(const Adam &t, const Rule &r, int row, int col, int n, float x[3][8], float *gradient = nullptr) {
 	Elements e;
 	float scale[3];
 	const float *expansion[3];
-	e.grad = fetch8<true>(t.grad, row * t.ld + col, size_of((int)t.grad_format), n);
+	e.grad = fetch8<true>(t.grad, offset(row, t.ld, col), size_of((int)t.grad_format), n);
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
 		const AdamState &s = t.state[k];
-		const i64 at = scale_index(s, t.cols, row, col);
-		e.state[k] = fetch8<false>(s.p, row * t.cols + col, size_of((int)s.format), n);
+		const i64 at = scale_index(s, (int)t.cols, row, col);
+		e.state[k] = fetch8<false>(s.p, offset(row, t.cols, col), size_of((int)s.format), n);
 		scale[k] = s.scale_inv && !s.expand ? s.scale_inv[at] : 1.0f;
 		expansion[k] = s.expand ? s.scale_inv + 3 * at : nullptr;
 	}
@@ -227,13 +229,13 @@ struct Quick {
 
 	__device__ Quick(const Adam &t, const Chunk &c) {
 		const int grad_size = size_of((int)t.grad_format);
-		grad = (const u8 *)t.grad + (c.row * t.ld + c.from) * grad_size;
+		grad = (const u8 *)t.grad + offset(c.row, t.ld, c.from) * grad_size;
 		sound = aligned(grad, min(8 * grad_size, 16));
 #pragma unroll
 		for (int k = 0; k < 3; k++) {
 			const AdamState &s = t.state[k];
 			const int size = size_of((int)s.format);
-			p[k] = (u8 *)s.p + (c.row * t.cols + c.from) * size;
+			p[k] = (u8 *)s.p + offset(c.row, t.cols, c.from) * size;
 			scale[k] = s.scale_inv && !s.block ? *s.scale_inv : 1.0f;
 			sound = sound && !s.block && aligned(p[k], min(8 * size, 16));
 		}
@@ -272,13 +274,13 @@ struct Blocks {
 		for (int i = threadIdx.x; i < ADAM_BLOCKS; i += FLAT_THREADS)
 			scale[0][i] = scale[1][i] = 0.0f, lowest[0][i] = lowest[1][i] = 0;
 		__syncthreads();
-		each_run(t, c, [&](i64 col, int n) {
+		each_run(t, c, [&](int col, int n) {
 			float x[3][8];
 			update(t, r, c.row, col, n, x);
 #pragma unroll
 			for (int k = 1; k < 3; k++)
 				if (t.state[k].block)
-					fold(t.state[k], k - 1, (col - c.from) / t.state[k].block, n, x[k]);
+					fold(t.state[k], k - 1, (col - c.from) / (int)t.state[k].block, n, x[k]);
 		});
 		__syncthreads();
 #pragma unroll

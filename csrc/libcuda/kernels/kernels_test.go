@@ -145,6 +145,11 @@ func TestTables(t *testing.T) {
 	require.Equal(t, []uint64{6, 0, uint64(F32), 300, 30, 300, 1, 8192}, table[26:34])
 	require.Equal(t, []uint64{1, 2, uint64(E4M3), 256, 1, 3}, table[46:])
 	require.Equal(t, 1+30, chunks)
+	// Rows that together exceed 32 bits stay rows.
+	large, chunks, _, err := AdamTable([]Adam{{LD: 1 << 16, Rows: 1 << 14, Cols: 1 << 16}}, true, true)
+	require.NoError(t, err)
+	require.Equal(t, []uint64{1 << 16, 1 << 14, 1 << 16, 0, 8192}, large[3:8])
+	require.Equal(t, 1<<17, chunks)
 	for _, pass := range []struct {
 		find, store bool
 		kernels     int

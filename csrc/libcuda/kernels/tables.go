@@ -59,7 +59,7 @@ func AdamTable(list []Adam, find, store bool) (table []uint64, chunks int, l Lau
 			if span, err = adamSpan(t.State[1].Block, t.State[2].Block); err != nil {
 				return nil, 0, Launches{}, fmt.Errorf("tensor %d of the list: %w", i, err)
 			}
-		case t.LD == t.Cols:
+		case t.LD == t.Cols && t.Rows*t.Cols < maxCols:
 			t.Rows, t.Cols, t.LD = 1, t.Rows*t.Cols, t.Rows*t.Cols
 		}
 		table = append(table, t.Grad, t.GradScaleInv, uint64(t.GradFormat), uint64(t.LD), uint64(t.Rows), uint64(t.Cols), uint64(chunks), uint64(span))
@@ -85,6 +85,10 @@ func AdamTable(list []Adam, find, store bool) (table []uint64, chunks int, l Lau
 	}
 	return table, chunks, Launches{passes, int64(len(list)) * ruleBytes}, nil
 }
+
+// maxCols limits the columns of a flattened tensor: the kernels count them in 32 bits, and
+// add up to two chunks.
+const maxCols = 1 << 30
 
 // ruleBytes is the size of Rule in adamw.cuh.
 const ruleBytes = 48

@@ -25,7 +25,7 @@ KERNEL(update_stats, UpdateStatsArgs, FLAT_THREADS, 1) {
 	const double correction2 = 1 - pow(a.beta2, (double)*a.step.i32()), least = a.eps * a.eps;
 	double sum = 0;
 	u32 top = 0;
-	each_run(t, c, [&](i64 col, int n) {
+	each_run(t, c, [&](int col, int n) {
 		float x[3][8], g[8], direction[8];
 		update(t, r, c.row, col, n, x, g);
 		directions(r, x[1], x[2], direction);
