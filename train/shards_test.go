@@ -3,6 +3,7 @@ package train
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"testing"
@@ -30,7 +31,7 @@ func saved(t *testing.T, tr *team) map[string]string {
 		for _, x := range list.List() {
 			var b bytes.Buffer
 			require.NoError(t, x.Data(&b))
-			all[file+" "+x.Name] = fmt.Sprint(x.DType, x.Shape, b.Bytes())
+			all[file+" "+x.Name] = fmt.Sprintf("%s %v %x", x.DType, x.Shape, sha256.Sum256(b.Bytes()))
 		}
 	}
 	return all
@@ -302,7 +303,7 @@ func TestInvalidStage(t *testing.T) {
 }
 
 // A number of ranks that does not divide the rows changes no bit of a step, of a checkpoint
-// or of a run that resumes from it with another number of ranks. With 40 ranks some hold
+// or of a run that resumes from it with another number of ranks. With 20 ranks some hold
 // padding alone.
 func TestShardsWithPadding(t *testing.T) {
 	configs := map[string]Config{"bf16": small(t, "bf16"), "fp8-smooth": small(t, "fp8-smooth"), "nvfp4": small(t, "nvfp4")}
@@ -312,8 +313,8 @@ func TestShardsWithPadding(t *testing.T) {
 	c = small(t, "fp8-paper") // its micro-batches read a master
 	configs["fp8-paper"] = c
 	for name, c := range configs {
-		for _, ranks := range []int{3, 5, 40} {
-			if ranks == 40 && name != "blocks" {
+		for _, ranks := range []int{3, 5, 20} {
+			if ranks == 20 && name != "blocks" {
 				continue
 			}
 			t.Run(fmt.Sprint(name, ranks), func(t *testing.T) {
@@ -334,11 +335,12 @@ func TestShardsWithPadding(t *testing.T) {
 						require.Equal(t, want[i].Loss, got[i].Loss)
 						require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, float64(ranks)*normTolerance)
 					}
-					require.Equal(t, saved(t, all), saved(t, part))
+					whole := saved(t, all)
+					require.Equal(t, whole, saved(t, part))
 					state := snapshot(t, all)
 					part = newTrainer(t, shared(c, ranks), 2, false)
 					require.NoError(t, part.Restore(t.Context(), state))
-					require.Equal(t, saved(t, all), saved(t, part))
+					require.Equal(t, whole, saved(t, part))
 				}
 			})
 		}

@@ -304,7 +304,7 @@ func length(r *rand.Rand) int {
 func sameFloat(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) }
 
 func TestAgainstIntegers(t *testing.T) {
-	n := 10_000
+	n := 3_000
 	if os.Getenv("OCTET_LONG") != "" {
 		n = 1_000_000
 	}

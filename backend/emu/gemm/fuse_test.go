@@ -87,6 +87,17 @@ func sameBits(t *testing.T, want, got []float32, about string) {
 	}
 }
 
+// forFuseKernels calls f with each kernel of the sums, and each that it can be combined with.
+func forFuseKernels(f func(fuse *fuseKernel, base *Kernel)) {
+	for i, fuse := range fuseKernels() {
+		for _, base := range Kernels()[min(i, len(Kernels())-1):] {
+			if base.NR%fuse.width == 0 {
+				f(fuse, base)
+			}
+		}
+	}
+}
+
 // Every kernel gives the sums of package arith, for every shape, orientation and number of
 // threads.
 func TestFusedGemm(t *testing.T) {
@@ -96,37 +107,32 @@ func TestFusedGemm(t *testing.T) {
 		shapes = shapes[:2]
 	}
 	for _, s := range sums {
-		for i, fuse := range fuseKernels() {
-			for _, base := range Kernels()[min(i, len(Kernels())-1):] {
-				if base.NR%fuse.width > 0 {
-					continue
-				}
-				for _, shape := range shapes {
-					m, n, k := shape[0], shape[1], shape[2]
-					for range 2 {
-						transA, transB := r.IntN(2) > 0, r.IntN(2) > 0
-						dtypes := [2]fp8.DType{[]fp8.DType{fp8.E4M3, fp8.E5M2}[r.IntN(2)], []fp8.DType{fp8.E4M3, fp8.E5M2, fp8.E4M3IEEE}[r.IntN(3)]}
-						promote := []int{0, 128}[r.IntN(2)]
-						stored := func(d fp8.DType, rows, cols int, trans bool) memory.Matrix {
-							if trans {
-								rows, cols = cols, rows
-							}
-							return codesOf(r, d, rows, cols, r.IntN(2) == 0)
-						}
-						a, b := stored(dtypes[0], m, k, transA), stored(dtypes[1], k, n, transB)
-						out := newMatrix(fp8.F32, m, n, n)
-						p := pool.New(1 + r.IntN(3))
-						g, err := newFusedGemmWith(fuse, base, s, p, a, transA, b, transB, out)
-						require.NoError(t, err)
-						if promote > 0 {
-							require.NoError(t, g.ScaleBlocks(memory.BlockScales{}, memory.BlockScales{}, promote))
-						}
-						g.Run(Epilogue{})
-						p.Close()
-						want := expectFused(s, promote, a, transA, b, transB, m, n, k)
-						sameBits(t, want, out.F32[:m*n], fmt.Sprint(s, base.Name, fuse.width, shape, transA, transB, dtypes, promote))
+		for _, shape := range shapes {
+			m, n, k := shape[0], shape[1], shape[2]
+			for range 2 {
+				transA, transB := r.IntN(2) > 0, r.IntN(2) > 0
+				dtypes := [2]fp8.DType{[]fp8.DType{fp8.E4M3, fp8.E5M2}[r.IntN(2)], []fp8.DType{fp8.E4M3, fp8.E5M2, fp8.E4M3IEEE}[r.IntN(3)]}
+				promote := []int{0, 128}[r.IntN(2)]
+				stored := func(d fp8.DType, rows, cols int, trans bool) memory.Matrix {
+					if trans {
+						rows, cols = cols, rows
 					}
+					return codesOf(r, d, rows, cols, r.IntN(2) == 0)
 				}
+				a, b := stored(dtypes[0], m, k, transA), stored(dtypes[1], k, n, transB)
+				want := expectFused(s, promote, a, transA, b, transB, m, n, k)
+				forFuseKernels(func(fuse *fuseKernel, base *Kernel) {
+					out := newMatrix(fp8.F32, m, n, n)
+					p := pool.New(1 + r.IntN(3))
+					g, err := newFusedGemmWith(fuse, base, s, p, a, transA, b, transB, out)
+					require.NoError(t, err)
+					if promote > 0 {
+						require.NoError(t, g.ScaleBlocks(memory.BlockScales{}, memory.BlockScales{}, promote))
+					}
+					g.Run(Epilogue{})
+					p.Close()
+					sameBits(t, want, out.F32[:m*n], fmt.Sprint(s, base.Name, fuse.width, shape, transA, transB, dtypes, promote))
+				})
 			}
 		}
 	}
@@ -166,71 +172,66 @@ func TestFusedGemmBlockScales(t *testing.T) {
 		{Group: 32, Bits: 25, Kept: 23, MX: true, MinExpE4M3: -6, MinExpE5M2: -14},
 		{Group: 8, Bits: 13, Kept: 13, MX: true, MinExpE4M3: -9, MinExpE5M2: -16},
 	} {
-		for i, fuse := range fuseKernels() {
-			for _, base := range Kernels()[min(i, len(Kernels())-1):] {
-				if base.NR%fuse.width > 0 {
-					continue
+		for _, shape := range shapes {
+			for kind, draw := range draws {
+				m, n, k := shape[0], shape[1], shape[2]
+				transA, transB := r.IntN(2) > 0, r.IntN(2) > 0
+				dtypes := [2]fp8.DType{[]fp8.DType{fp8.E4M3, fp8.E5M2}[r.IntN(2)], fp8.E4M3}
+				operand := func(d fp8.DType, rows, cols int, trans, along bool) (memory.Matrix, memory.BlockScales) {
+					block := backend.ScaleBlock{Rows: 1, Cols: s.Group}
+					if trans {
+						rows, cols = cols, rows
+					}
+					if along {
+						block = backend.ScaleBlock{Rows: s.Group, Cols: 1}
+					}
+					x := codesOf(r, d, rows, cols, r.IntN(2) == 0)
+					f := randomBlocks(r, x, block, fp8.E8M0)
+					for i := range f.Codes {
+						f.Codes[i] = draw()
+					}
+					for range 3 { // blocks of zeros
+						i, j := r.IntN(rows), r.IntN(cols)
+						if along {
+							i -= i % s.Group
+						} else {
+							j -= j % s.Group
+						}
+						f.Codes[i/block.Rows*f.Across+j/block.Cols] = 0
+						for p := i; p < min(rows, i+block.Rows); p++ {
+							clear(x.U8[p*x.LD+j:][:min(block.Cols, cols-j)])
+						}
+					}
+					return x, f
 				}
-				for _, shape := range shapes {
-					for kind, draw := range draws {
-						m, n, k := shape[0], shape[1], shape[2]
-						transA, transB := r.IntN(2) > 0, r.IntN(2) > 0
-						dtypes := [2]fp8.DType{[]fp8.DType{fp8.E4M3, fp8.E5M2}[r.IntN(2)], fp8.E4M3}
-						operand := func(d fp8.DType, rows, cols int, trans, along bool) (memory.Matrix, memory.BlockScales) {
-							block := backend.ScaleBlock{Rows: 1, Cols: s.Group}
-							if trans {
-								rows, cols = cols, rows
+				a, scaleA := operand(dtypes[0], m, k, transA, transA)
+				b, scaleB := operand(dtypes[1], k, n, transB, !transB)
+				want := make([]float32, 0, m*n)
+				for i := range m {
+					for j := range n {
+						c := float32(0)
+						for l := 0; l < k; l += s.Group {
+							var x, y []float32
+							for q := l; q < min(k, l+s.Group); q++ {
+								x, y = append(x, element(a, transA, i, q)), append(y, element(b, transB, q, j))
 							}
-							if along {
-								block = backend.ScaleBlock{Rows: s.Group, Cols: 1}
-							}
-							x := codesOf(r, d, rows, cols, r.IntN(2) == 0)
-							f := randomBlocks(r, x, block, fp8.E8M0)
-							for i := range f.Codes {
-								f.Codes[i] = draw()
-							}
-							for range 3 { // blocks of zeros
-								i, j := r.IntN(rows), r.IntN(cols)
-								if along {
-									i -= i % s.Group
-								} else {
-									j -= j % s.Group
-								}
-								f.Codes[i/block.Rows*f.Across+j/block.Cols] = 0
-								for p := i; p < min(rows, i+block.Rows); p++ {
-									clear(x.U8[p*x.LD+j:][:min(block.Cols, cols-j)])
-								}
-							}
-							return x, f
+							scale := scaleAt(scaleA, transA, i, l) * scaleAt(scaleB, transB, l, j)
+							c = s.Fuse(x, y, s.MinPower(a.DType), s.MinPower(b.DType), scale, c)
 						}
-						a, scaleA := operand(dtypes[0], m, k, transA, transA)
-						b, scaleB := operand(dtypes[1], k, n, transB, !transB)
-						out := newMatrix(fp8.F32, m, n, n)
-						p := pool.New(1 + r.IntN(3))
-						g, err := newFusedGemmWith(fuse, base, s, p, a, transA, b, transB, out)
-						require.NoError(t, err)
-						require.NoError(t, g.ScaleBlocks(scaleA, scaleB, 0))
-						require.True(t, g.scales.inside)
-						g.Run(Epilogue{})
-						p.Close()
-						want := make([]float32, 0, m*n)
-						for i := range m {
-							for j := range n {
-								c := float32(0)
-								for l := 0; l < k; l += s.Group {
-									var x, y []float32
-									for q := l; q < min(k, l+s.Group); q++ {
-										x, y = append(x, element(a, transA, i, q)), append(y, element(b, transB, q, j))
-									}
-									scale := scaleAt(scaleA, transA, i, l) * scaleAt(scaleB, transB, l, j)
-									c = s.Fuse(x, y, s.MinPower(a.DType), s.MinPower(b.DType), scale, c)
-								}
-								want = append(want, c)
-							}
-						}
-						sameBits(t, want, out.F32[:m*n], fmt.Sprint(s, base.Name, fuse.width, shape, transA, transB, dtypes, kind))
+						want = append(want, c)
 					}
 				}
+				forFuseKernels(func(fuse *fuseKernel, base *Kernel) {
+					out := newMatrix(fp8.F32, m, n, n)
+					p := pool.New(1 + r.IntN(3))
+					g, err := newFusedGemmWith(fuse, base, s, p, a, transA, b, transB, out)
+					require.NoError(t, err)
+					require.NoError(t, g.ScaleBlocks(scaleA, scaleB, 0))
+					require.True(t, g.scales.inside)
+					g.Run(Epilogue{})
+					p.Close()
+					sameBits(t, want, out.F32[:m*n], fmt.Sprint(s, base.Name, fuse.width, shape, transA, transB, dtypes, kind))
+				})
 			}
 		}
 	}
@@ -278,20 +279,22 @@ func TestFusedGemmSpecials(t *testing.T) {
 	if testing.Short() {
 		m, n = 3, 5
 	}
-	for i, fuse := range fuseKernels() {
-		base := Kernels()[min(i, len(Kernels())-1)]
-		for _, s := range sums {
-			for _, promote := range []int{0, 128} {
-				for trial := range 4 {
-					a, b := codesOf(r, fp8.E5M2, m, k, false), codesOf(r, fp8.E5M2, k, n, false)
-					special := []uint8{0x7c, 0xfc, 0x7f}
-					for range 1 + trial/2 {
-						a.U8[r.IntN(m)*a.LD+r.IntN(k)] = special[r.IntN(3)]
-						b.U8[r.IntN(k)*b.LD+r.IntN(n)] = special[r.IntN(3)]
-					}
-					// Infinities of opposite signs in two promoted sums.
-					a.U8[1*a.LD+5], b.U8[5*b.LD+2] = 0x7c, 0x3c
-					a.U8[1*a.LD+200], b.U8[200*b.LD+2] = 0xfc, 0x3c
+	for _, s := range sums {
+		for _, promote := range []int{0, 128} {
+			for trial := range 4 {
+				a, b := codesOf(r, fp8.E5M2, m, k, false), codesOf(r, fp8.E5M2, k, n, false)
+				special := []uint8{0x7c, 0xfc, 0x7f}
+				for range 1 + trial/2 {
+					a.U8[r.IntN(m)*a.LD+r.IntN(k)] = special[r.IntN(3)]
+					b.U8[r.IntN(k)*b.LD+r.IntN(n)] = special[r.IntN(3)]
+				}
+				// Infinities of opposite signs in two promoted sums.
+				a.U8[1*a.LD+5], b.U8[5*b.LD+2] = 0x7c, 0x3c
+				a.U8[1*a.LD+200], b.U8[200*b.LD+2] = 0xfc, 0x3c
+				want := expectFused(s, promote, a, false, b, false, m, n, k)
+				require.True(t, math.IsNaN(float64(want[n+2])))
+				for i, fuse := range fuseKernels() {
+					base := Kernels()[min(i, len(Kernels())-1)]
 					out := newMatrix(fp8.F32, m, n, n)
 					p := pool.New(2)
 					g, err := newFusedGemmWith(fuse, base, s, p, a, false, b, false, out)
@@ -301,8 +304,6 @@ func TestFusedGemmSpecials(t *testing.T) {
 					}
 					for range 2 { // no state is left from the first run
 						g.Run(Epilogue{})
-						want := expectFused(s, promote, a, false, b, false, m, n, k)
-						require.True(t, math.IsNaN(float64(want[n+2])))
 						sameBits(t, want, out.F32[:m*n], fmt.Sprint(s, base.Name, fuse.width, promote, trial))
 					}
 					p.Close()

@@ -186,6 +186,27 @@ func chainFMA(a, b []float32) (acc float32) {
 	return acc
 }
 
+// chainsFMA returns chainFMA of every row with every column.
+func chainsFMA(rows, cols [][]float32) (list []float32) {
+	for _, a := range rows {
+		for _, b := range cols {
+			list = append(list, chainFMA(a, b))
+		}
+	}
+	return list
+}
+
+// sameElements requires the bits of want, except those of NaN.
+func sameElements(t *testing.T, want []float32, out memory.Matrix, about string) {
+	t.Helper()
+	for at, x := range want {
+		i, j := at/out.Cols, at%out.Cols
+		if got := out.F32[i*out.LD+j]; !same(fp8.F32, math.Float32bits(x), math.Float32bits(got)) {
+			t.Fatalf("%s: [%d,%d] is %g, want %g", about, i, j, got, x)
+		}
+	}
+}
+
 // Scaled elements, products and sums at the limits of FP32 have the bits of FMAs.
 func TestGemmBlockScaleLimits(t *testing.T) {
 	const m, n, k = 20, 37, 96
@@ -206,18 +227,14 @@ func TestGemmBlockScaleLimits(t *testing.T) {
 				rows, cols := rowsOf(a, c.transA, false), rowsOf(b, c.transB, true)
 				scaleRows(rows, &scaleA, c.transA)
 				scaleRows(cols, &scaleB, !c.transB)
+				want := chainsFMA(rows, cols)
 				p := pool.New(1)
 				for _, kernel := range testedKernels() {
 					g, err := NewWith(kernel, p, a, c.transA, b, c.transB, out)
 					require.NoError(t, err)
 					require.NoError(t, g.ScaleBlocks(scaleA, scaleB, 0))
 					g.Run(e)
-					for i := range m {
-						for j := range n {
-							want, got := chainFMA(rows[i], cols[j]), out.F32[i*out.LD+j]
-							require.True(t, same(fp8.F32, math.Float32bits(want), math.Float32bits(got)), "%s: %s: %v: [%d,%d] is %g, want %g", kernel.Name, c, limits, i, j, got, want)
-						}
-					}
+					sameElements(t, want, out, fmt.Sprint(kernel.Name, c, limits))
 				}
 				p.Close()
 			}

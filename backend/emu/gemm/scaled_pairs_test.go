@@ -1,6 +1,7 @@
 package gemm
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -98,6 +99,7 @@ func TestScaledGemmChoosesPairs(t *testing.T) {
 			rows, cols := rowsOf(a, transA, false), rowsOf(b, transB, true)
 			scaleRows(rows, &scaleA, transA)
 			scaleRows(cols, &scaleB, !transB)
+			want := chainsFMA(rows, cols)
 			p := pool.New(1 + trans%2)
 			for _, kernel := range testedKernels() {
 				g, err := NewWith(kernel, p, a, transA, b, transB, out)
@@ -105,12 +107,7 @@ func TestScaledGemmChoosesPairs(t *testing.T) {
 				require.NoError(t, g.ScaleBlocks(scaleA, scaleB, 0))
 				g.Run(e)
 				require.Equal(t, kernel.Pairs != nil && c.pairs, g.pairs != nil, "%s: case %d", kernel.Name, at)
-				for i := range shape.m {
-					for j := range shape.n {
-						want, got := chainFMA(rows[i], cols[j]), out.F32[i*out.LD+j]
-						require.True(t, same(fp8.F32, math.Float32bits(want), math.Float32bits(got)), "%s: case %d, %s: [%d,%d] is %g, want %g", kernel.Name, at, shape, i, j, got, want)
-					}
-				}
+				sameElements(t, want, out, fmt.Sprint(kernel.Name, " case ", at, shape))
 			}
 			p.Close()
 		}
