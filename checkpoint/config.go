@@ -81,9 +81,12 @@ func (c Config) Validate() error {
 
 const silu = "silu"
 
-// family is a model type of config.json. Transformers has no Llama model without
-// the gate or with a registered activation, nor one with other norms, so models without silu
-// and those with other norms than Llama and Qwen3 have Octet's own types.
+// ungatedActs are the activations of an Arcee model: transformers and Octet define them alike.
+var ungatedActs = []string{"gelu", "relu"}
+
+// family is a model type of config.json. Arcee is Llama without the gate. Transformers has no
+// such model with a registered activation, nor one with other norms than Llama and Qwen3, so
+// these have Octet's own types.
 // Transformers then reports an unknown type instead of computing another model.
 type family struct {
 	modelType, architecture string
@@ -93,6 +96,7 @@ type family struct {
 var families = []family{
 	{"llama", "LlamaForCausalLM", true},     // with silu alone
 	{"qwen3", "Qwen3ForCausalLM", true},     // with silu and norms of queries and keys
+	{"arcee", "ArceeForCausalLM", false},    // with ungatedActs
 	{"mixtral", "MixtralForCausalLM", true}, // with silu and experts
 	{"octet", "OctetForCausalLM", false},
 	{"octet-gated", "OctetGatedForCausalLM", true},
@@ -106,6 +110,8 @@ func (c Config) family() family {
 		return families[llama]
 	case c.HiddenAct == silu && c.Norms == qwen3Norms && c.Experts == Experts{}:
 		return families[qwen3]
+	case !c.Gated && c.Norms == Norms{} && c.Experts == Experts{} && slices.Contains(ungatedActs, c.HiddenAct):
+		return families[arcee]
 	case !c.Gated:
 		return families[octet]
 	}
@@ -116,6 +122,7 @@ func (c Config) family() family {
 const (
 	llama = iota
 	qwen3
+	arcee
 	mixtral
 	octet
 	octetGated
@@ -246,10 +253,10 @@ func (f *fields) family(act string) (gated bool, norms Norms, experts Experts) {
 	modelType := f.text("model_type", "")
 	i := slices.IndexFunc(families, func(f family) bool { return f.modelType == modelType })
 	if i < 0 {
-		f.fail("model_type = %q: octet supports Llama models (%q), Qwen3 models (%q) and Mixtral models (%q) only", modelType, "llama", "qwen3", "mixtral")
+		f.fail("model_type = %q: octet supports Llama (%q), Qwen3 (%q), Arcee (%q) and Mixtral models (%q) only", modelType, "llama", "qwen3", "arcee", "mixtral")
 		return false, norms, experts
 	}
-	if i > qwen3 {
+	if i >= mixtral {
 		experts = f.experts(i == mixtral)
 	}
 	switch {
@@ -258,12 +265,14 @@ func (f *fields) family(act string) (gated bool, norms Norms, experts Experts) {
 	case i == qwen3:
 		norms = qwen3Norms
 	}
-	switch foreign := i < octet; {
-	case foreign && act != silu:
+	switch {
+	case i == arcee && !slices.Contains(ungatedActs, act):
+		f.fail("hidden_act = %.80q: octet supports %q with one of %q only", act, modelType, ungatedActs)
+	case i < octet && i != arcee && act != silu:
 		f.fail("hidden_act = %.80q: model_type %q needs %q", act, modelType, silu)
-	case !foreign && act == silu && experts.mixtral() && norms == Norms{}:
+	case i >= octet && act == silu && experts.mixtral() && norms == Norms{}:
 		f.fail("hidden_act = %q: only model_type %q has it with these experts", act, families[mixtral].modelType)
-	case !foreign && act == silu && experts == Experts{} && (norms == Norms{} || norms == qwen3Norms):
+	case i >= octet && act == silu && experts == Experts{} && (norms == Norms{} || norms == qwen3Norms):
 		f.fail("hidden_act = %q: only model_type %q and, with norms of queries and keys, %q have it", act, families[0].modelType, families[1].modelType)
 	}
 	var architectures []string

@@ -40,6 +40,22 @@ func TestConfigRoundTrip(t *testing.T) {
 		"mlp_bias":false,"tie_word_embeddings":false,"bos_token_id":null,"eos_token_id":null,"torch_dtype":"float32"}`, string(text))
 }
 
+// Models without a gate are Arcee's, if transformers has their activation and norms. Files of
+// earlier versions name them Octet's.
+func TestConfigWithoutGate(t *testing.T) {
+	for modelType, c := range map[string]Config{
+		"arcee": {HiddenAct: "relu"}, "octet": {HiddenAct: "mine"}, "octet-gated": {HiddenAct: "relu", Gated: true}, "qwen3": {HiddenAct: "silu", Gated: true, Norms: qwen3Norms},
+	} {
+		require.Equal(t, modelType, c.family().modelType)
+	}
+	require.Equal(t, "octet", Config{HiddenAct: "gelu", Norms: Norms{Norm: "post"}}.family().modelType)
+	for _, modelType := range []string{"arcee", "octet"} {
+		var c Config
+		require.NoError(t, json.Unmarshal(minimal(`{"model_type":"`+modelType+`","hidden_act":"gelu"}`), &c))
+		require.False(t, c.Gated)
+	}
+}
+
 // minimal returns a config.json with the mandatory fields; fields in more replace
 // or extend them.
 func minimal(more string) []byte {
@@ -161,6 +177,8 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"model_type":"octet-gated","layer_scale":true,"norm":"both"}`, `layer_scale = true with norm = "both"`},
 		{`{"model_type":"octet-gated","embed_scale":-1}`, `embed_scale = -1: expected a positive number`},
 		{`{"model_type":"qwen3","hidden_act":"gelu"}`, `hidden_act = "gelu": model_type "qwen3" needs "silu"`},
+		{`{"model_type":"arcee","hidden_act":"relu2"}`, `hidden_act = "relu2": octet supports "arcee" with one of ["gelu" "relu"] only`},
+		{`{"model_type":"arcee"}`, `hidden_act = "silu": octet supports "arcee" with one of`},
 		{`{"model_type":"octet-gated"}`, `hidden_act = "silu": only model_type "llama" and, with norms of queries and keys, "qwen3" have it`},
 		{`{"model_type":"octet","hidden_act":"ge\nlu"}`, `hidden_act = "ge\nlu": expected at most 40 lower-case letters`},
 		{`{"model_type":"octet","hidden_act":""}`, `hidden_act = "": expected at most 40 lower-case letters`},
