@@ -65,12 +65,14 @@ func TestMeasures(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(-1))
 	long := make([]float32, 3*chunk+1)
 	long[len(long)-1], long[chunk] = -7, nan
+	blocks := codes("model.a.weight.m3", fp8.INT8, append(append([]byte{0x9c}, make([]byte, 127)...), 0x7f)...)
 	r := report(t, state(nil),
 		[]checkpoint.Tensor{f32("model.a.weight", 1, -2.5, 0, float32(math.Copysign(0, -1)), nan, inf, 2, 0), f32("model.long", long...), f32("none")},
 		[]checkpoint.Tensor{
 			codes("model.a.weight.master", fp8.F16, 0x00, 0x3c, 0x00, 0xc0), f32("model.a.weight.scale_inv", 0.25), // 1, -2
 			codes("model.a.weight.m1", fp8.E4M3, 0x7e, 0x00, 0x7f), f32("model.a.weight.m1.scale_inv", 0.5), // 448, 0, NaN
 			codes("model.a.weight.m2", fp8.E5M2, 0x7b, 0x7c), f32("model.a.weight.m2.scale_inv", 1, 2), // 57344, infinity; two scales
+			blocks, f32("model.a.weight.m3.scale_inv", 0.5, 0.25), // -100 in the first block, 127 in the second
 			codes("optimizer.step", fp8.I32, 3, 0, 0, 0),
 		})
 	got := map[string]Tensor{}
@@ -90,6 +92,7 @@ func TestMeasures(t *testing.T) {
 		{"model.a.weight.scale_inv", 0.25, 0, 0, true},
 		{"model.a.weight.m1", 224, 1. / 3, 1, false},
 		{"model.a.weight.m2", -1, 0, 1, false},
+		{"model.a.weight.m3", 50, 127. / 129, 0, false},
 		{"optimizer.step", -1, -1, 0, false},
 	} {
 		x, ok := got[want.name]

@@ -20,7 +20,7 @@ type Tensor struct {
 	Name      string         `json:"name"`
 	Format    string         `json:"format"`
 	Shape     []int          `json:"shape"`
-	Amax      *writers.Float `json:"amax,omitempty"`  // the largest finite magnitude of the codes times scale_inv; nil if there are several scales
+	Amax      *writers.Float `json:"amax,omitempty"`  // the largest finite magnitude of the codes, scaled; nil if the number of scales does not fit
 	Zeros     *writers.Float `json:"zeros,omitempty"` // share of the elements
 	NotFinite int64          `json:"not_finite"`      // number of elements
 
@@ -52,9 +52,13 @@ func measure(from *checkpoint.Tensors, t checkpoint.Tensor, cols int64, count fu
 	if !t.DType.IsFloat() || n == 0 {
 		return m, nil
 	}
-	amax, zeros := float32(0), int64(0)
+	s, err := scalesOf(from, t)
+	if err != nil {
+		return m, err
+	}
+	amax, zeros := 0.0, int64(0)
 	at, inRow := int64(0), int64(0)
-	err := eachChunk(from, t, func(x []float32, codes []byte) {
+	err = eachChunk(from, t, func(x []float32, codes []byte) {
 		count(int64(len(codes)))
 		for _, v := range x {
 			if at%cols == 0 {
@@ -70,7 +74,7 @@ func measure(from *checkpoint.Tensors, t checkpoint.Tensor, cols int64, count fu
 			case a == 0:
 				zeros++
 			case a <= math.MaxFloat32:
-				amax = max(amax, a)
+				amax = max(amax, s.value(at-1, a))
 			default:
 				m.NotFinite++
 			}
@@ -81,12 +85,11 @@ func measure(from *checkpoint.Tensors, t checkpoint.Tensor, cols int64, count fu
 	}
 	share := writers.Float(float64(zeros) / float64(n))
 	m.Zeros = &share
-	s, err := scalesOf(from, t)
-	if len(s.inv) == 1 {
-		largest := writers.Float(amax * s.inv[0])
+	if len(s.inv) > 0 {
+		largest := writers.Float(float32(amax))
 		m.Amax = &largest
 	}
-	return m, err
+	return m, nil
 }
 
 // scales are the scale_inv of a tensor: one, or one for each block of a row of its matrix. A
