@@ -3,6 +3,7 @@ package recipe
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -281,6 +282,7 @@ func describePaths(g group, layers []Layer) []string {
 		path, _ := l.fold()
 		count[path]++
 	}
+	g = g.foldExperts(count)
 	var keys []string
 	names := map[string][]string{}
 	for _, path := range g.paths {
@@ -300,6 +302,39 @@ func describePaths(g group, layers []Layer) []string {
 		keys[i] = key + strings.Join(names[key], ",")
 	}
 	return keys
+}
+
+// foldExperts returns the group with one path in place of those of all experts of a layer, with *
+// for their number. count has the number of layers of each path, and gets that of the new ones.
+func (g group) foldExperts(count map[string]int) group {
+	all := func(path string) (folded string, isExpert bool) {
+		folded, number := Layer{Scope: path}.fold() // the number of the layer is * already
+		return folded, number != ""
+	}
+	experts, own := map[string]int{}, map[string][]string{}
+	for path := range count {
+		folded, _ := all(path)
+		experts[folded]++
+	}
+	for _, path := range g.paths {
+		folded, _ := all(path)
+		own[folded] = append(own[folded], path)
+	}
+	var paths []string
+	numbers := maps.Clone(g.numbers)
+	for _, path := range g.paths {
+		folded, isExpert := all(path)
+		same := func(other string) bool { return slices.Equal(g.numbers[other], g.numbers[path]) }
+		switch list := own[folded]; {
+		case !isExpert || len(list) < experts[folded] || slices.ContainsFunc(list, func(p string) bool { return !same(p) }):
+			paths = append(paths, path)
+		case path == list[0]:
+			paths = append(paths, folded)
+			numbers[folded], count[folded] = g.numbers[path], count[path]
+		}
+	}
+	g.paths, g.numbers = paths, numbers
+	return g
 }
 
 // ranges writes increasing numbers as "0-2,5".

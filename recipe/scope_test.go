@@ -120,3 +120,29 @@ func TestSlicesOfARecipe(t *testing.T) {
 		require.Contains(t, b.String(), want)
 	}
 }
+
+// The experts of a layer are one path, unless a row treats one of them otherwise.
+func TestDescribeFoldsExperts(t *testing.T) {
+	var layers []Layer
+	for _, path := range []string{"layers.0.mlp", "layers.1.mlp"} {
+		layers = append(layers, Layer{Scope: path + ".gate", Router: true})
+		for _, expert := range []string{"0", "1", "2"} {
+			layers = append(layers, Layer{Scope: path + ".experts." + expert + ".up_proj"}, Layer{Scope: path + ".experts." + expert + ".down_proj", Hidden: true})
+		}
+	}
+	named := func(rows ...Row) (names []string) {
+		r, err := Lookup("fp8-current")
+		require.NoError(t, err)
+		r.Rows = append(rows, r.Rows...)
+		for _, g := range r.groups(layers) {
+			names = append(names, describePaths(g, layers)...)
+		}
+		return names
+	}
+	require.Equal(t, []string{"layers.*.mlp.gate", "layers.*.mlp.experts.*.up,down"}, named())
+	require.Equal(t, []string{
+		"layers.*.mlp.gate",
+		"layers.*.mlp.experts.*.up", "layers.*.mlp.experts.0.down", "layers.0.mlp.experts.1.down", "layers.*.mlp.experts.2.down",
+		"layers.1.mlp.experts.1.down",
+	}, named(Row{Scope: "layers.1.mlp.experts.1.down_proj", Scaling: Delayed}))
+}
