@@ -41,7 +41,7 @@ test: ## run all tests (TAGS as above; OCTET_LONG=1 adds the exhaustive ones)
 
 lint: ## run formatters, vet and linters, in pinned versions
 	go vet -tags '$(TAGS)' ./...
-	go run $(GOFUMPT) -l -d .
+	go run $(GOFUMPT) -l -d -modpath octet .
 	go run $(STATICCHECK) -tags '$(TAGS)' ./...
 	go run $(GOLANGCI) run --build-tags '$(TAGS)' ./...
 	git ls-files -z '*.md' '*.go' '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 env CGO_ENABLED=1 go run $(VALE) --output=line
@@ -52,7 +52,7 @@ fuzz: ## fuzz every target (FUZZ=10m for ten minutes each)
 bench: ## run the benchmarks of casts and kernels
 	go test -run '^$$' -bench . -benchmem ./fp8 ./backend/emu/...
 
-systems: build ## compare the systems of the field: 340 runs, resumable (sweeps/systems)
+systems: build ## compare the systems of the field: 350 runs, resumable (sweeps/systems)
 	go run ./study/aligned -write planted
 	./octet sweep study/sweeps/systems.toml -o sweeps/systems --markdown
 
