@@ -146,7 +146,7 @@ var peers = []Recipe{
 		Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.F16, Pow2: true, Scope: AllMatrices}),
 	unifiedInt8,
 	{
-		Name: "mu-s", Summary: "muS: E4M3/E5M2, constant scales, weights of 1/sqrt(fan_in)",
+		Name: "mu-s", Summary: "muS: hybrid FP8, constant scales, weights of 1/sqrt(fan_in)",
 		Origin: "µnit Scaling (arXiv 2502.05967). Its weights have unit variance and each GEMM a multiplier of " +
 			"1/√fan_in: the codes of weights of std 1/√fan_in times √fan_in. Gradients are times the tokens of a step, Octet's choice. " +
 			"Norms and initial weights are keys of the model: docs/systems.md.",
