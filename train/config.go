@@ -131,7 +131,7 @@ type Precision struct {
 	Margin                 *int   `toml:"margin,omitempty" doc:"binades that delayed scales of inputs keep free"`
 	WeightMargin           *int   `toml:"weight_margin,omitempty" doc:"the same for weights"`
 	GradMargin             *int   `toml:"grad_margin,omitempty" doc:"the same for gradients"`
-	L1Bits                 *int   `toml:"l1_bits,omitempty" doc:"bits of the accumulator that rows of integer weights fit, as in A2Q; 0: any"`
+	L1Bits                 *int   `toml:"l1_bits,omitempty" doc:"accumulator bits that integer weights fit, as in A2Q; 0: any"`
 	ColdStart              *bool  `toml:"cold_start,omitempty" doc:"delayed scales start at 1, without a calibration"`
 	Smooth                 string `toml:"smooth,omitempty" doc:"Smooth-SwiGLU form: none balanced linear product token token-linear"`
 	SmoothExact            *bool  `toml:"smooth_exact,omitempty" doc:"smoothing scales are not rounded to powers of two"`

@@ -16,6 +16,7 @@ func TestDefault(t *testing.T) {
 			Preset: "tiny", Layers: 3, Dim: 128, Heads: 4, KVHeads: 4, FFN: 352, Vocab: 256,
 			RopeTheta: 10000, NormEps: 1e-5, InitStd: 0.06, InitRule: "fixed",
 			Norm: "pre", NormGain: 1, FinalNorm: true, QKNorm: "none", EmbedScale: 1,
+			ExpertsPerToken: 2, ExpertCapacity: 1.25, RouterAuxLoss: 0.01,
 		},
 		Data:  Data{Seq: 256, ValBytes: 200000},
 		Train: Loop{Steps: 1800, MicroBatch: 8, Accumulate: 1, Ranks: 1, EvalEvery: 200, HealthEvery: 100, Recompute: "none", OnNonfinite: 10, OnSpike: "log"},

@@ -27,8 +27,12 @@ func TestSameShape(t *testing.T) {
 			f.SetFloat(f.Float() + 1)
 		case reflect.Bool:
 			f.SetBool(!f.Bool())
-		case reflect.Struct: // Norms
-			f.Field(0).SetString("post")
+		case reflect.Struct: // Norms, Experts
+			if first := f.Field(0); first.Kind() == reflect.Int {
+				first.SetInt(4)
+			} else {
+				first.SetString("post")
+			}
 		default:
 			f.SetString("gelu")
 		}
@@ -39,6 +43,10 @@ func TestSameShape(t *testing.T) {
 			require.ErrorContains(t, sameShape(have, other), "its config.json has model.", name)
 		}
 	}
+	want := have
+	have.Experts, want.Experts = checkpoint.Experts{Experts: 4, PerToken: 1}, checkpoint.Experts{Experts: 4, PerToken: 2}
+	require.ErrorContains(t, sameShape(have, want), "has model.experts_per_token 1, not 2")
+	have.Experts = checkpoint.Experts{}
 	other := have
 	other.HiddenAct, other.NumHiddenLayers = "gelu", 5
 	require.ErrorContains(t, sameShape(other, have), "has model.layers 5, not 3, model.activation gelu, not swiglu")

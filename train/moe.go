@@ -10,12 +10,16 @@ import (
 
 // experts checks the mixture of experts.
 func (v *validator) experts(m Model) {
-	if !inRange(v, "model.experts", m.Experts, 0, nn.MaxExperts) || m.Experts == 0 {
+	v.positive("model.expert_capacity", m.ExpertCapacity, 1.25)
+	v.notNegative("model.router_aux_loss", m.RouterAuxLoss, 0.01)
+	if !inRange(v, "model.experts", m.Experts, 0, nn.MaxExperts) {
+		return
+	}
+	if m.Experts == 0 {
+		inRange(v, "model.experts_per_token", m.ExpertsPerToken, 1, nn.MaxExperts)
 		return
 	}
 	inRange(v, "model.experts_per_token", m.ExpertsPerToken, 1, m.Experts)
-	v.positive("model.expert_capacity", m.ExpertCapacity, 1.25)
-	v.notNegative("model.router_aux_loss", m.RouterAuxLoss, 0.01)
 	if f, err := nn.LookupActivation(nn.Activation(m.Activation)); err == nil && !f.Gated {
 		v.fail("model.experts = %d needs gated experts, as in Mixtral, and model.activation = %q has no gate; use swiglu", m.Experts, m.Activation)
 	}

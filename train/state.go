@@ -236,6 +236,8 @@ func sameShape(have, want checkpoint.Config) error {
 		{"rope_theta", have.RopeTheta, want.RopeTheta},
 		{"norm_eps", have.RMSNormEps, want.RMSNormEps},
 		{"norm", have.Norms, want.Norms},
+		{"experts", have.Experts.Experts, want.Experts.Experts},
+		{"experts_per_token", have.Experts.PerToken, want.Experts.PerToken},
 	} {
 		if f.have != f.want {
 			differ = append(differ, fmt.Sprintf("model.%s %v, not %v", f.key, f.have, f.want))

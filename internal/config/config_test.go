@@ -102,6 +102,7 @@ history = 16
 margin = 0
 weight_margin = 0
 grad_margin = 4
+l1_bits = 0
 cold_start = false
 smooth = "balanced"
 smooth_exact = false
