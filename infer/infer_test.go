@@ -129,12 +129,16 @@ func TestBareWeightsHaveNoScales(t *testing.T) {
 	_, err = infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, unreadable{m.weights}, device(t), 8)
 	require.ErrorIs(t, err, errUnreadable)
 	require.NotErrorIs(t, err, infer.ErrNoScales, "the weights have scales")
-	// Block scales are computed from the elements.
-	m = trainSmall(t, "mxfp8")
-	bare = train.CheckpointWeights{Model: m.weights.Model}
-	loss, err := evaluate(t, m, m.recipe, bare, device(t), m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
-	require.NoError(t, err)
-	require.Equal(t, m.valLoss, loss)
+	// Block scales are computed from the elements, and constant scales are those of the recipe.
+	for _, name := range []string{"mxfp8", "mu-s", "fp8-unit"} {
+		m = trainSmall(t, name)
+		bare = train.CheckpointWeights{Model: m.weights.Model}
+		loss, err := evaluate(t, m, m.recipe, bare, device(t), m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
+		require.NoError(t, err)
+		require.Equal(t, m.valLoss, loss, name)
+		_, err = infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, bare, device(t), 8)
+		require.NoError(t, err, name)
+	}
 }
 
 // shifted has the outputs of two norms times 2^-16, and the weights that multiply them times

@@ -71,7 +71,7 @@ var ErrNoTensor = errors.New("there is no tensor")
 // Pack returns the values of a packed tensor; it is the inverse of Unpack. get returns
 // the values of a name, ErrNoTensor, or nil for those that start with a scale of 1 and an
 // empty history. A saved history with another window is truncated, or padded with zeros
-// after the oldest update.
+// after the oldest update. Scales that never change need none.
 //
 // A device with other FP8 formats may have saved a record under another format. Where
 // get has nothing for a record but has the history of the same tensor in another FP8
@@ -87,6 +87,9 @@ func (b *Base) Pack(t *backend.Tensor, get func(name string) ([]float32, error))
 			if converted != nil || failure != nil {
 				part, err = converted, failure
 			}
+		}
+		if errors.Is(err, ErrNoTensor) && t != b.ChannelHistory && b.Scales.records[c.from].known() {
+			part, err = nil, nil
 		}
 		if err != nil {
 			return nil, err

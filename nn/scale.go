@@ -67,6 +67,11 @@ type Scales struct {
 	firstWeight                    int
 }
 
+// known reports whether the scale is known before any amax.
+func (r *record) known() bool {
+	return r.cast.Scaling == recipe.Unit || r.cast.Scaling == recipe.Constant
+}
+
 // record registers the scale state of a slot's copy copyName.
 func (s *Scales) record(slot, copyName string, c Copy, weight bool) *record {
 	r := &record{name: slot + "." + copyName, slot: slot, cast: c.Cast, weight: weight, fixed: c.Constant}
@@ -191,7 +196,7 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 		for to < len(s.records) && s.records[to].updatedLike(first) {
 			to++
 		}
-		if first.cast.Scaling != recipe.Unit && first.cast.Scaling != recipe.Constant {
+		if !first.known() {
 			p.Add(&backend.UpdateScale{
 				History:  s.History.RowRange(0, first.window()).Columns(first.name+".history", from, to-from),
 				Skip:     skip,

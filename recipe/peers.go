@@ -141,15 +141,15 @@ var peers = []Recipe{
 	},
 	fp8LM("fp8-lm-o1", "FP8-LM's level O1: gradients in E4M3 between ranks", "level O1",
 		Optimizer{Master: fp8.F16, M1: fp8.F32, M2: fp8.F32, Pow2: true}),
-	fp8LM("fp8-lm", "FP8-LM's O2, O3: the same, m1 in E4M3, v and master FP16", "levels O2 and O3, which differ "+
+	fp8LM("fp8-lm", "FP8-LM's O2, O3: fp8-lm-o1, m1 in E4M3, v and master FP16", "levels O2 and O3, which differ "+
 		"in the format of gathered weights: Octet gathers FP8 codes at every level",
 		Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.F16, Pow2: true, Scope: AllMatrices}),
 	unifiedInt8,
 	{
-		Name: "mu-s", Summary: "muS: hybrid FP8, constant scales, weights of 1/sqrt(fan_in)",
+		Name: "mu-s", Summary: "muS: hybrid FP8, scales that are constants, no amax",
 		Origin: "µnit Scaling (arXiv 2502.05967). Its weights have unit variance and each GEMM a multiplier of " +
 			"1/√fan_in: the codes of weights of std 1/√fan_in times √fan_in. Gradients are times the tokens of a step, Octet's choice. " +
-			"Norms and initial weights are keys of the model: docs/systems.md.",
+			"Its norms and initial weights are keys of [model], such as norm = post and init_rule = fan-in: docs/systems.md.",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: withScale(Exact, hybrid(Constant, nearest)), History: 16,
 	},

@@ -89,9 +89,9 @@ func (r Reduce) Validate() error {
 	}
 	switch {
 	case r.Scale != RankScale && !d.IsQuantized():
-		return fmt.Errorf("reduce_scale = %q scales formats of eight bits, but gradients travel in %s (use reduce = \"e4m3\", or reduce_scale = \"rank\")", r.Scale, d)
+		return fmt.Errorf("reduce_scale = %q scales formats of eight bits, but gradients travel in %s (use reduce = \"e4m3\", or reduce_scale = \"rank\" with reduce_sum = \"fp32\")", r.Scale, d)
 	case r.Scale != RankScale && r.Cast().Granularity != PerTensor:
-		return fmt.Errorf("reduce_scale = %q is one scale for a tensor (use reduce_granularity = \"tensor\" instead of %q, or reduce_scale = \"rank\")", r.Scale, r.Cast().Granularity)
+		return fmt.Errorf("reduce_scale = %q is one scale for a tensor (use reduce_granularity = \"tensor\" instead of %q, or reduce_scale = \"rank\" with reduce_sum = \"fp32\")", r.Scale, r.Cast().Granularity)
 	case r.Sum != SumFP32 && r.Scale == RankScale:
 		return fmt.Errorf("reduce_sum = %q rounds sums to codes, for which all ranks need one scale (use reduce_scale = \"auto\", or reduce_sum = \"fp32\")", r.Sum)
 	case r.Sum == SumFP32 && r.Scale == AutoMu:

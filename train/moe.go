@@ -15,11 +15,15 @@ func (v *validator) experts(m Model) {
 	if !inRange(v, "model.experts", m.Experts, 0, nn.MaxExperts) {
 		return
 	}
-	if m.Experts == 0 {
-		inRange(v, "model.experts_per_token", m.ExpertsPerToken, 1, nn.MaxExperts)
+	if d := Default().Model; m.Experts == 0 {
+		if m.ExpertsPerToken != d.ExpertsPerToken || m.ExpertCapacity != d.ExpertCapacity || m.RouterAuxLoss != d.RouterAuxLoss {
+			v.fail("model.experts_per_token = %d, expert_capacity = %v and router_aux_loss = %v have no effect with model.experts = 0; set model.experts, or leave them out", m.ExpertsPerToken, m.ExpertCapacity, m.RouterAuxLoss)
+		}
 		return
 	}
-	inRange(v, "model.experts_per_token", m.ExpertsPerToken, 1, m.Experts)
+	if n := m.ExpertsPerToken; n < 1 || n > m.Experts {
+		v.fail("model.experts_per_token = %d is not from 1 to model.experts = %d; use model.experts_per_token = %d", n, m.Experts, min(max(n, 1), m.Experts))
+	}
 	if f, err := nn.LookupActivation(nn.Activation(m.Activation)); err == nil && !f.Gated {
 		v.fail("model.experts = %d needs gated experts, as in Mixtral, and model.activation = %q has no gate; use swiglu", m.Experts, m.Activation)
 	}

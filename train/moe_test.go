@@ -142,11 +142,11 @@ func TestActiveParameters(t *testing.T) {
 
 func TestExpertsAreChecked(t *testing.T) {
 	for want, edit := range map[string]func(m *Model){
-		"model.experts = -1 is out of range; use 0":                                       func(m *Model) { m.Experts = -1 },
-		"model.experts_per_token = 5 is out of range; use 4 (it must be from 1 to 4)":     func(m *Model) { m.ExpertsPerToken = 5 },
-		"model.expert_capacity = 0 is not a positive number; use 1.25":                    func(m *Model) { m.ExpertCapacity = 0 },
-		"model.router_aux_loss = -1 is not a finite number of at least 0; use 0.01":       func(m *Model) { m.RouterAuxLoss = -1 },
-		`model.experts = 4 needs gated experts, as in Mixtral, and model.activation = "g`: func(m *Model) { m.Activation = "gelu" },
+		"model.experts = -1 is out of range; use 0":                                                       func(m *Model) { m.Experts = -1 },
+		"model.experts_per_token = 5 is not from 1 to model.experts = 4; use model.experts_per_token = 4": func(m *Model) { m.ExpertsPerToken = 5 },
+		"model.expert_capacity = 0 is not a positive number; use 1.25":                                    func(m *Model) { m.ExpertCapacity = 0 },
+		"model.router_aux_loss = -1 is not a finite number of at least 0; use 0.01":                       func(m *Model) { m.RouterAuxLoss = -1 },
+		`model.experts = 4 needs gated experts, as in Mixtral, and model.activation = "g`:                 func(m *Model) { m.Activation = "gelu" },
 	} {
 		c := Default()
 		c.Model.Experts = 4

@@ -29,6 +29,7 @@ func TestNormsAgreeWithEmu(t *testing.T) {
 
 // gaudi lacks the ops of mixtures of experts, and names the key.
 func TestExpertsAreRefused(t *testing.T) {
+	devices(t, "gaudi2", "1")
 	c := small("fp8-delayed")
 	c.Model.Experts = 4
 	dev, err := backend.Open("gaudi", backend.Options{Threads: 1})

@@ -51,6 +51,9 @@ func (c evalCmd) ladder(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
+	if err := schemes[0].Check(ptq.Source{Config: w.HF, Model: w.Model}); err != nil {
+		return badInput(err)
+	}
 	t.reportSkipped(w.Skipped)
 	corpus, err := corpusOf(ctx, t, w, c.Data, "validation data")
 	if err != nil {

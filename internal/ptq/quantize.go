@@ -44,15 +44,23 @@ type Model struct {
 	done             map[string]Matrix // what GPTQ has quantized
 }
 
+// Check returns an error for a model that no scheme quantizes.
+func (s Scheme) Check(from Source) error {
+	if act := from.Config.HiddenAct; act != "silu" {
+		return fmt.Errorf("quantization %s is for Llama models, with hidden_act silu: the model has %s", s.Name, act)
+	}
+	if from.Model.MoE.Experts > 0 {
+		return fmt.Errorf("quantization %s is for models with one MLP in each layer: this one has %d experts; leave out --quant", s.Name, from.Model.MoE.Experts)
+	}
+	return nil
+}
+
 // Quantize quantizes a model. A scheme with SmoothQuant or GPTQ computes the model on
 // o.Tokens, once for SmoothQuant and once for each layer for GPTQ, whose inputs are those
 // of a model with the earlier layers quantized.
 func Quantize(ctx context.Context, s Scheme, from Source, o Options) (*Model, error) {
-	if act := from.Config.HiddenAct; act != "silu" {
-		return nil, fmt.Errorf("quantization %s is for Llama models, with hidden_act silu: the model has %s", s.Name, act)
-	}
-	if from.Model.MoE.Experts > 0 {
-		return nil, fmt.Errorf("quantization %s is for models with one MLP in each layer: this one has %d experts; use --format bf16 or --recipe", s.Name, from.Model.MoE.Experts)
+	if err := s.Check(from); err != nil {
+		return nil, err
 	}
 	from.Model.Activation = nn.SwiGLU
 	m := &Model{
