@@ -27,15 +27,21 @@ type Route struct {
 
 func (o *Route) check() error {
 	var c checker
-	tokens, experts := o.Logits.Rows(), o.Logits.Cols()
+	_, experts := c.routing(o)
+	c.ints("Source", o.Source, experts*o.Capacity)
+	return c.err
+}
+
+// routing checks the operands of Route that RouteGrad reads, too.
+func (c *checker) routing(o *Route) (tokens, experts int) {
+	tokens, experts = o.Logits.Rows(), o.Logits.Cols()
 	c.plain(field{"Logits", o.Logits})
 	c.that(o.K > 0 && o.K <= experts, "K is %d, Logits is %s: expected 1 to %d experts per token", o.K, o.Logits, experts)
 	c.that(o.Capacity > 0, "Capacity is %d, expected 1 or more", o.Capacity)
 	c.vector("Weight", o.Weight, tokens*o.K)
 	c.ints("Slot", o.Slot, tokens*o.K)
-	c.ints("Source", o.Source, experts*o.Capacity)
 	c.ints("Counts", o.Counts, experts)
-	return c.err
+	return tokens, experts
 }
 
 // RouteGrad is the gradient of Route's Logits, given that of its weights, plus that of Aux times
@@ -72,13 +78,7 @@ type RouteGrad struct {
 
 func (o *RouteGrad) check() error {
 	var c checker
-	tokens, experts := o.Logits.Rows(), o.Logits.Cols()
-	c.plain(field{"Logits", o.Logits})
-	c.that(o.K > 0 && o.K <= experts, "K is %d, Logits is %s: expected 1 to %d experts per token", o.K, o.Logits, experts)
-	c.that(o.Capacity > 0, "Capacity is %d, expected 1 or more", o.Capacity)
-	c.vector("Weight", o.Weight, tokens*o.K)
-	c.ints("Slot", o.Slot, tokens*o.K)
-	c.ints("Counts", o.Counts, experts)
+	tokens, experts := c.routing(&Route{Logits: o.Logits, Weight: o.Weight, Slot: o.Slot, Counts: o.Counts, K: o.K, Capacity: o.Capacity})
 	c.vector("DWeight", o.DWeight, tokens*o.K)
 	c.control(o.Control)
 	if o.LossScale != nil {
