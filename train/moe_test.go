@@ -133,7 +133,8 @@ func TestActiveParameters(t *testing.T) {
 	c := withExperts(t, "bf16")
 	j, err := NewJob(c, specOf(t, "emu"))
 	require.NoError(t, err)
-	c.Model.Experts = 0
+	d := Default().Model
+	c.Model.Experts, c.Model.ExpertCapacity = 0, d.ExpertCapacity
 	dense, err := NewJob(c, specOf(t, "emu"))
 	require.NoError(t, err)
 	m := int64(c.Model.Layers * c.Model.Dim)
