@@ -24,8 +24,8 @@ import (
 // Where each cast is made:
 //
 //   - x, by the op that computes it: a norm, attention or the activation stores its FP32
-//     result through the casts of x's slot ([Pass.Store]). With scales known before, as delayed ones, no
-//     wider copy is stored;
+//     result through the casts of x's slot ([Pass.Store]). With unit, constant and delayed
+//     scales no wider copy is stored;
 //   - dy, likewise by the op of the backward that computes it;
 //   - W, once per update: [Base.CastWeights] casts the masters to cached copies, which all
 //     micro-batches read (castWeight). Per-channel Smooth-SwiGLU casts w3 in every
@@ -33,7 +33,7 @@ import (
 //
 // When each scale is chosen (code = round(x·scale), and the GEMM multiplies by scale_inv):
 //
-//   - unit: never, it is 1; constant: never, it is a number of the layer or step;
+//   - unit: never, it is 1; constant: at build time, see constantScale;
 //   - delayed: at the end of an update, from the amax history of the last updates
 //     ([Base.UpdateScales]). The cast needs no pass of its own, and records this step's
 //     amax for the next update. A value beyond every amax of the history can saturate;

@@ -146,7 +146,7 @@ var peers = []Recipe{
 		Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.F16, Pow2: true, Scope: AllMatrices}),
 	unifiedInt8,
 	{
-		Name: "mu-s", Summary: "muS: hybrid FP8, scales that are constants, no amax",
+		Name: "mu-s", Summary: "muS: hybrid FP8 with constant scales",
 		Origin: "µnit Scaling (arXiv 2502.05967). Its weights have unit variance and each GEMM a multiplier of " +
 			"1/√fan_in: the codes of weights of std 1/√fan_in times √fan_in. Gradients are times the tokens of a step, Octet's choice. " +
 			"Its norms and initial weights are keys of [model], such as norm = post and init_rule = fan-in: docs/systems.md.",
