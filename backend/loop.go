@@ -93,7 +93,7 @@ func checkLoop(l Loop, operands []Operand) error {
 			delete(writes, c.Out)
 			delete(writes, c.Amax)
 			for _, t := range l.In {
-				k.that(!t.overlaps(c.Out), "Loop reads %s and writes %s, which share elements", t, c.Out)
+				k.that(!t.Overlaps(c.Out), "Loop reads %s and writes %s, which share elements", t, c.Out)
 			}
 		}
 	}

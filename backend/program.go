@@ -259,7 +259,7 @@ func outputs(operands []Operand) []*Tensor {
 
 func anyOverlaps(list []*Tensor, t *Tensor) bool {
 	for _, w := range list {
-		if w.overlaps(t) {
+		if w.Overlaps(t) {
 			return true
 		}
 	}

@@ -168,10 +168,10 @@ func (t *Tensor) span() (from, to int) {
 	return t.Offset, t.Offset + (t.Rows()-1)*t.LD + t.Cols()
 }
 
-// overlaps reports whether two tensors may share an element. Views with equal
+// Overlaps reports whether two tensors may share an element. Views with equal
 // strides are compared as rectangles, so that columns side by side do not
 // overlap; others by the ranges that they span.
-func (t *Tensor) overlaps(u *Tensor) bool {
+func (t *Tensor) Overlaps(u *Tensor) bool {
 	if t.Root() != u.Root() {
 		return false
 	}

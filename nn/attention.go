@@ -72,11 +72,10 @@ type attentionSaved struct {
 func (a *Attention) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Tensor, *attentionSaved) {
 	q := p.At(a.scope)
 	s := &attentionSaved{x: x}
-	queries, qNorm := a.qNorm.heads(q, a.q.Forward(q, x, nil), a.headDim)
-	s.q, s.qNorm = a.rotate(q, "q", queries), qNorm
-	keys, kNorm := a.kNorm.heads(q, a.k.Forward(q, x, nil), a.headDim)
-	s.k, s.kNorm = a.rotate(q, "k", keys), kNorm
-	s.v = a.v.Forward(q, x, nil)
+	queries, keys, values := a.q.Forward(q, x, nil), a.k.Forward(q, x, nil), a.v.Forward(q, x, nil)
+	queries, s.qNorm = a.qNorm.heads(q, queries, a.headDim)
+	keys, s.kNorm = a.kNorm.heads(q, keys, a.headDim)
+	s.q, s.k, s.v = a.rotate(q, "q", queries), a.rotate(q, "k", keys), values
 	op := &backend.Attention{Q: s.q, K: s.k, V: s.v, Batch: p.Batch, HeadDim: a.headDim}
 	if p.Cache != nil {
 		op.K, op.V = p.Cache.K[a.index], p.Cache.V[a.index]
@@ -125,11 +124,14 @@ func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *Value) *backend.Ten
 	gk := a.rotateBack(q, dk, a.kNorm, s.kNorm, a.dk)
 
 	dx := q.Temp("input.grad", fp8.F32, p.Tokens(), a.q.weight.Master.Cols())
-	for i, l := range []struct {
+	readers := []struct {
 		*Linear
 		dy *Value
-	}{{a.q, gq}, {a.k, gk}, {a.v, gv}} {
+	}{{a.q, gq}, {a.k, gk}, {a.v, gv}}
+	for _, l := range readers {
 		l.Wgrad(q, s.x, l.dy, nil)
+	}
+	for i, l := range readers {
 		l.Dgrad(q, l.dy, dx, i > 0)
 	}
 	return dx

@@ -103,20 +103,52 @@ type mlpSaved struct {
 	w3        *Value          // W3′ of per-channel smoothing, or nil
 	c, invC   *backend.Tensor // smoothing scales per channel and 1/c, or nil
 	r         *backend.Tensor // smoothing scales per token, or nil
+
+	dHidden, dx *backend.Tensor // gradients
+	dUp, dGate  *Value
 }
 
 // Forward appends residual + mlp(x); residual may be nil.
 func (l *MLP) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Tensor, *mlpSaved) {
-	q := p.At(l.scope)
-	s := &mlpSaved{x: x}
-	s.u, s.up = q.save(l.u, l.up.Forward(q, x, nil))
+	s := l.project(p, x)
+	l.activate(p, s)
+	return l.projectDown(p, s, residual), s
+}
+
+// Backward appends the gradients of all weights and returns dx, the gradient of
+// the norm's output.
+func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
+	l.gradHidden(p, s, dy)
+	l.gradActivation(p, s)
+	l.gradUp(p, s)
+	l.gradGate(p, s)
+	return s.dx
+}
+
+// The parts of Forward and Backward follow. A mixture of experts appends one part of all experts
+// before the next, so that their GEMMs follow each other, which a backend can group.
+
+// project appends the GEMMs of up and gate.
+func (l *MLP) project(p *Pass, x *Value) *mlpSaved {
+	q, s := p.At(l.scope), &mlpSaved{x: x}
+	s.up = l.up.Forward(q, x, nil)
 	if l.gate != nil {
-		s.g, s.gate = q.save(l.g, l.gate.Forward(q, x, nil))
+		s.gate = l.gate.Forward(q, x, nil)
+	}
+	return s
+}
+
+// activate appends the activation, with its smoothing.
+func (l *MLP) activate(p *Pass, s *mlpSaved) {
+	q := p.At(l.scope)
+	s.u, s.up = q.save(l.u, s.up)
+	if l.gate != nil {
+		s.g, s.gate = q.save(l.g, s.gate)
 	}
 	l.channelHealth(q, s)
 	if l.channels != nil {
 		l.forwardPerChannel(q, s)
-		return l.down.forward(q, s.hidden, s.w3.As(l.down.fprop.b), nil, residual), s
+		return
 	}
 	s.hidden = q.Store(l.hidden, p.Tokens(), l.ffn, func(out []backend.Cast) backend.Op {
 		if l.smooth.Form.PerToken() {
@@ -124,12 +156,19 @@ func (l *MLP) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Ten
 		}
 		return l.f.Forward(s.up, s.gate, out)
 	})
-	return l.down.forward(q, s.hidden, l.down.cachedAs(l.down.fprop.b), s.r, residual), s
 }
 
-// Backward appends the gradients of all weights and returns dx, the gradient of
-// the norm's output.
-func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
+// projectDown appends the GEMM of down.
+func (l *MLP) projectDown(p *Pass, s *mlpSaved, residual *backend.Tensor) *backend.Tensor {
+	w3 := l.down.fprop.b
+	if s.w3 != nil {
+		return l.down.forward(p.At(l.scope), s.hidden, s.w3.As(w3), nil, residual)
+	}
+	return l.down.forward(p.At(l.scope), s.hidden, l.down.cachedAs(w3), s.r, residual)
+}
+
+// gradHidden appends the GEMMs of down's gradients.
+func (l *MLP) gradHidden(p *Pass, s *mlpSaved, dy *Value) {
 	q := p.At(l.scope)
 	var w3 *backend.Tensor
 	if s.w3 != nil {
@@ -142,30 +181,44 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
 	}
 	// wgrad computes the gradient of W3′ = W3·c: its columns times c are that of W3.
 	l.down.Wgrad(q, s.hidden, dy, s.c)
-	dh := q.temp("hidden.grad", p.Tokens(), l.ffn)
-	l.down.dgradOf(q, dy, w3, dh, false)
+	s.dHidden = q.temp("hidden.grad", p.Tokens(), l.ffn)
+	l.down.dgradOf(q, dy, w3, s.dHidden, false)
+}
 
-	dx := q.Temp("input.grad", fp8.F32, p.Tokens(), l.up.weight.Master.Cols())
+// gradActivation appends the gradient of the activation.
+func (l *MLP) gradActivation(p *Pass, s *mlpSaved) {
+	q := p.At(l.scope)
+	s.dx = q.Temp("input.grad", fp8.F32, p.Tokens(), l.up.weight.Master.Cols())
 	up := q.read(s.u, ".backward")
 	if l.gate == nil {
-		dUp := q.Store(l.dUp, p.Tokens(), l.ffn, func(out []backend.Cast) backend.Op {
-			return l.f.Backward(dh, up, nil, out, nil)
+		s.dUp = q.Store(l.dUp, p.Tokens(), l.ffn, func(out []backend.Cast) backend.Op {
+			return l.f.Backward(s.dHidden, up, nil, out, nil)
 		})
-		l.up.Wgrad(q, s.x, dUp, nil)
-		l.up.Dgrad(q, dUp, dx, false)
-		return dx
+		return
 	}
-	dUp, dGate := q.Open(l.dUp, p.Tokens(), l.ffn), q.Open(l.dGate, p.Tokens(), l.ffn)
-	op := l.f.Backward(dh, up, q.read(s.g, ".backward"), dUp.Casts(), dGate.Casts())
+	s.dUp, s.dGate = q.Open(l.dUp, p.Tokens(), l.ffn), q.Open(l.dGate, p.Tokens(), l.ffn)
+	op := l.f.Backward(s.dHidden, up, q.read(s.g, ".backward"), s.dUp.Casts(), s.dGate.Casts())
 	if l.smooth.On() {
 		grad := op.(*backend.SwiGLUGrad)
 		grad.InvC, grad.TokenScale = s.invC, s.r
 	}
 	q.Add(op)
-	q.Close(dUp, dGate)
-	l.up.Wgrad(q, s.x, dUp, nil)
-	l.up.Dgrad(q, dUp, dx, false)
-	l.gate.Wgrad(q, s.x, dGate, nil)
-	l.gate.Dgrad(q, dGate, dx, true)
-	return dx
+	q.Close(s.dUp, s.dGate)
+}
+
+// gradUp appends the GEMMs of up's gradients.
+func (l *MLP) gradUp(p *Pass, s *mlpSaved) {
+	q := p.At(l.scope)
+	l.up.Wgrad(q, s.x, s.dUp, nil)
+	l.up.Dgrad(q, s.dUp, s.dx, false)
+}
+
+// gradGate appends the GEMMs of gate's gradients, and adds to those of up.
+func (l *MLP) gradGate(p *Pass, s *mlpSaved) {
+	if l.gate == nil {
+		return
+	}
+	q := p.At(l.scope)
+	l.gate.Wgrad(q, s.x, s.dGate, nil)
+	l.gate.Dgrad(q, s.dGate, s.dx, true)
 }

@@ -129,11 +129,15 @@ type moeSaved struct {
 	experts                      []*mlpSaved
 }
 
-// expertPass returns the pass of expert e, whose rows are slots in place of tokens.
-func (s *moeSaved) expertPass(p *Pass, e int) *Pass {
-	q := *p
-	q.Batch, q.Seq, q.used = 1, s.rows, s.counts.Slice(fmt.Sprintf("%s[%d]", s.counts.Name, e), e, 1)
-	return &q
+// passes returns the pass of each expert, whose rows are slots in place of tokens.
+func (s *moeSaved) passes(p *Pass) []*Pass {
+	list := make([]*Pass, s.counts.Elems())
+	for e := range list {
+		q := *p
+		q.Batch, q.Seq, q.used = 1, s.rows, s.counts.Slice(fmt.Sprintf("%s[%d]", s.counts.Name, e), e, 1)
+		list[e] = &q
+	}
+	return list
 }
 
 // gather appends the rows of expert e: those of x, times the router's weights unless weight is nil.
@@ -160,10 +164,20 @@ func (m *MoE) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Ten
 	q.Add(&backend.Route{
 		Logits: s.logits, Weight: s.weight, Slot: s.slot, Source: s.source, Counts: s.counts, K: k, Capacity: s.rows,
 	})
+	// Part by part for all experts, so that their GEMMs follow each other, see MLP.
+	passes := s.passes(p)
+	var inputs []*Value
 	for e, expert := range m.experts {
-		h := s.gather(p, m, e, p.Plain(x), nil, expert.input)
-		y, saved := expert.Forward(s.expertPass(p, e), h, nil)
-		s.y, s.experts = append(s.y, y), append(s.experts, saved)
+		inputs = append(inputs, s.gather(p, m, e, p.Plain(x), nil, expert.input))
+	}
+	for e, expert := range m.experts {
+		s.experts = append(s.experts, expert.project(passes[e], inputs[e]))
+	}
+	for e, expert := range m.experts {
+		expert.activate(passes[e], s.experts[e])
+	}
+	for e, expert := range m.experts {
+		s.y = append(s.y, expert.projectDown(passes[e], s.experts[e], nil))
 	}
 	out, cast := q.store("out", tokens, m.dim)
 	q.Add(&backend.Combine{Y: s.y, Slot: s.slot, Weight: s.weight, Residual: residual, Out: cast, K: k})
@@ -175,10 +189,24 @@ func (m *MoE) Backward(p *Pass, s *moeSaved, dy *Value) *backend.Tensor {
 	q, tokens, n, k := p.At(m.scope), p.Tokens(), m.shape.Experts, m.shape.PerToken
 	dWeight := q.Temp("weight.grad", fp8.F32, tokens*k)
 	q.Add(&backend.CombineGrad{DOut: p.Plain(dy), Y: s.y, Slot: s.slot, DWeight: dWeight, K: k})
+	passes := s.passes(p)
+	var grads []*Value
 	var dxs []*backend.Tensor
+	for e := range m.experts {
+		grads = append(grads, s.gather(p, m, e, p.Plain(dy), s.weight, m.down[e]))
+	}
 	for e, expert := range m.experts {
-		dye := s.gather(p, m, e, p.Plain(dy), s.weight, m.down[e])
-		dxs = append(dxs, expert.Backward(s.expertPass(p, e), s.experts[e], dye))
+		expert.gradHidden(passes[e], s.experts[e], grads[e])
+	}
+	for e, expert := range m.experts {
+		expert.gradActivation(passes[e], s.experts[e])
+	}
+	for e, expert := range m.experts {
+		expert.gradUp(passes[e], s.experts[e])
+	}
+	for e, expert := range m.experts {
+		expert.gradGate(passes[e], s.experts[e])
+		dxs = append(dxs, s.experts[e].dx)
 	}
 	dx := q.Temp("input.grad", fp8.F32, tokens, m.dim)
 	q.Add(&backend.Combine{Y: dxs, Slot: s.slot, Out: []backend.Cast{{Out: dx}}, K: k})

@@ -5,6 +5,7 @@ import (
 
 	"octet/backend"
 	"octet/backend/emu/cast"
+	"octet/backend/emu/gemm"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
@@ -15,7 +16,8 @@ type binder struct {
 	*device
 	plan  *backend.Plan
 	arena []byte
-	taken int // scratch buffers taken so far by the op being bound
+	taken int                          // scratch buffers taken so far by the op being bound
+	gemms map[*backend.Node]gemm.Bound // of the MatMuls bound so far
 }
 
 // bind returns the kernel of a node's op.

@@ -176,20 +176,15 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	if err != nil {
 		return nil, err
 	}
-	plan := backend.MakePlan(pool.CacheLine, backend.PerOp, programs...)
+	together := grouped(programs...)
+	plan := backend.MakePlan(pool.CacheLine, together, programs...)
 	arena := pool.Bytes(plan.Bytes)
 	list := make([]backend.Executable, len(programs))
 	for i, p := range programs {
-		b := &binder{device: d, plan: plan, arena: arena}
-		x := &executable{binder: b, nodes: p.Nodes()}
-		for _, n := range p.Nodes() {
-			k, err := b.bind(n)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", n.Path(), err)
-			}
-			x.kernels = append(x.kernels, b.invalidating(n, k))
+		b := &binder{device: d, plan: plan, arena: arena, gemms: map[*backend.Node]gemm.Bound{}}
+		if list[i], err = b.load(p, together); err != nil {
+			return nil, err
 		}
-		list[i] = x
 	}
 	return list, d.checkCollectives()
 }

@@ -14,7 +14,7 @@ import (
 var _ = implementOp(row{blockScaled: []string{"A", "B"}}, (*binder).matMul)
 
 // matMul binds a MatMul to a gemm.
-func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
+func (b *binder) matMul(n *backend.Node, o *backend.MatMul) (kernel, error) {
 	var sum *arith.Sum // of the device model
 	if m := b.model; m != nil && o.A.DType.IsQuantized() {
 		x, y := o.Encodings()
@@ -65,6 +65,7 @@ func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 	if o.Amax != nil {
 		e.Amax = &b.f32(o.Amax)[0]
 	}
+	b.gemms[n] = gemm.Bound{GEMM: g, Epilogue: e}
 	return compute(func() { g.Run(e) }), nil
 }
 

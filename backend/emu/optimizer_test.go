@@ -198,7 +198,7 @@ func TestAdamWKeepsExtents(t *testing.T) {
 	d, _ := tr.load(1)
 	b, run := &binder{device: d}, kernel(func(context.Context) error { return nil })
 	wrapped := func(node int) bool {
-		k := b.invalidating(tr.program.Nodes()[node], run)
+		k := b.invalidating(run, tr.program.Nodes()[node])
 		return reflect.ValueOf(k).Pointer() != reflect.ValueOf(run).Pointer()
 	}
 	require.False(t, wrapped(0))

@@ -20,7 +20,7 @@ const (
 // GEMMs need the most scratch, to decode and pack operands; other ops share it. The
 // device models and AMX need about as much.
 func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, err error) {
-	o.Temps = backend.MakePlan(pool.CacheLine, backend.PerOp, programs...).Bytes
+	o.Temps = backend.MakePlan(pool.CacheLine, grouped(programs...), programs...).Bytes
 	scratch, ops := 0, 0
 	for _, p := range programs {
 		ops += len(p.Nodes())

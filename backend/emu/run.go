@@ -11,18 +11,46 @@ import (
 type kernel func(context.Context) error
 
 type executable struct {
-	binder  *binder
-	nodes   []*backend.Node
-	kernels []kernel
+	binder   *binder
+	nodes    []*backend.Node
+	kernels  []kernel // of each node, for RunObserved
+	launches []launch // for Run
+}
+
+// launch is a kernel that runs one node or several.
+type launch struct {
+	node int // the first
+	run  kernel
+}
+
+// load binds the nodes of p. Those that together groups are one launch.
+func (b *binder) load(p *backend.Program, together backend.Grouping) (*executable, error) {
+	x := &executable{binder: b, nodes: p.Nodes()}
+	for _, n := range x.nodes {
+		k, err := b.bind(n)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", n.Path(), err)
+		}
+		x.kernels = append(x.kernels, b.invalidating(k, n))
+	}
+	for i := 0; i < len(x.nodes); {
+		l, end := launch{i, x.kernels[i]}, i
+		if _, end = together(x.nodes, i); end > i {
+			l.run = b.groupedGEMM(x.nodes[i : end+1])
+		}
+		x.launches = append(x.launches, l)
+		i = end + 1
+	}
+	return x, nil
 }
 
 func (x *executable) Run(ctx context.Context) error {
 	if err := x.interrupted(ctx); err != nil {
 		return err
 	}
-	for i, k := range x.kernels {
-		if err := k(ctx); err != nil {
-			return x.failed(i, err)
+	for _, l := range x.launches {
+		if err := l.run(ctx); err != nil {
+			return x.failed(l.node, err)
 		}
 		x.binder.group.RanOp()
 	}

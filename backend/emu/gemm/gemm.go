@@ -190,11 +190,17 @@ func orient(x memory.Matrix, trans bool) (rows, cols int) {
 
 // Run computes the GEMM with epilogue e. It panics if e does not fit out.
 func (g *GEMM) Run(e Epilogue) {
+	g.pool.Run(g.begin(e), g.task)
+	g.end(e.Amax)
+}
+
+// begin prepares a run and returns the number of its tasks.
+func (g *GEMM) begin(e Epilogue) int {
 	if err := g.check(&e); err != nil {
 		panic(err)
 	}
 	if g.M == 0 || g.N == 0 {
-		return
+		return 0
 	}
 	if e.Accumulate {
 		e.Residual = g.out
@@ -213,11 +219,16 @@ func (g *GEMM) Run(e Epilogue) {
 	if s := g.scales; s != nil {
 		g.pool.Run(pool.CeilDiv(g.K, s.run), s.expand)
 	}
-	g.pool.Run(g.plan.tasks(g.M, g.N), g.task)
-	for w := range workers {
-		if e.Amax != nil {
-			*e.Amax = fp8.MaxAmax(*e.Amax, math.Float32frombits(workers[w].out.amax))
-		}
+	return g.plan.tasks(g.M, g.N)
+}
+
+// end joins the workers' maxima to amax after a run, unless amax is nil.
+func (g *GEMM) end(amax *float32) {
+	if amax == nil || g.M == 0 || g.N == 0 {
+		return
+	}
+	for w := range g.workers {
+		*amax = fp8.MaxAmax(*amax, math.Float32frombits(g.workers[w].out.amax))
 	}
 }
 

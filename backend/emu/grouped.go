@@ -1,0 +1,72 @@
+package emu
+
+import (
+	"octet/backend"
+	"octet/backend/emu/gemm"
+)
+
+// This file makes grouped GEMMs of consecutive MatMuls that are independent of each other: those
+// of all experts, of queries, keys and values, of wgrad and dgrad. No bit of a result changes.
+
+// grouped returns the Grouping of the MatMuls that [executable.Run] launches together.
+func grouped(programs ...*backend.Program) backend.Grouping {
+	type extent struct{ first, end int }
+	of := map[*backend.Node]extent{}
+	for _, p := range programs {
+		nodes := p.Nodes()
+		for first := 0; first < len(nodes); {
+			next := first + independent(nodes[first:])
+			for _, n := range nodes[first:next] {
+				of[n] = extent{first, next - 1}
+			}
+			first = next
+		}
+	}
+	return func(nodes []*backend.Node, i int) (first, end int) {
+		e := of[nodes[i]]
+		return e.first, e.end
+	}
+}
+
+// independent returns how many of the first nodes are MatMuls of which none reads or writes what
+// another one writes; 1 if the first node is another op.
+func independent(nodes []*backend.Node) int {
+	read, written := map[*backend.Tensor][]*backend.Tensor{}, map[*backend.Tensor][]*backend.Tensor{} // by root
+	for i, n := range nodes {
+		if _, ok := n.Op.(*backend.MatMul); !ok {
+			return max(i, 1)
+		}
+		for _, o := range n.Operands() {
+			root := o.Tensor.Root()
+			if overlapsAny(o.Tensor, written[root]) || o.Access != backend.In && overlapsAny(o.Tensor, read[root]) {
+				return i
+			}
+		}
+		for _, o := range n.Operands() {
+			if root := o.Tensor.Root(); o.Access == backend.In {
+				read[root] = append(read[root], o.Tensor)
+			} else {
+				written[root] = append(written[root], o.Tensor)
+			}
+		}
+	}
+	return len(nodes)
+}
+
+func overlapsAny(t *backend.Tensor, list []*backend.Tensor) bool {
+	for _, u := range list {
+		if t.Overlaps(u) {
+			return true
+		}
+	}
+	return false
+}
+
+// groupedGEMM returns the kernel of the MatMuls that nodes are, which the binder has bound.
+func (b *binder) groupedGEMM(nodes []*backend.Node) kernel {
+	var runs []gemm.Bound
+	for _, n := range nodes {
+		runs = append(runs, b.gemms[n])
+	}
+	return b.invalidating(compute(gemm.NewGroup(b.pool, runs).Run), nodes...)
+}
