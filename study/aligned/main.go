@@ -45,6 +45,7 @@ var (
 	verbose   = flag.Bool("v", false, "print every run")
 	write     = flag.String("write", "", "folder to write a model and a text with an outlier to, if it does not exist; nothing is measured")
 	size      = flag.Int("size", 20, "with -write, the activation of the outlier, as an exponent of 2")
+	dominance = flag.Float64("dominance", 30, "length of the outlier token's embedding over that of a trained one")
 )
 
 const (

@@ -58,11 +58,10 @@ func (w *weights) align(growth float64) *weights {
 		direction[i] = r.NormFloat64()
 	}
 	normalize(direction, math.Sqrt(float64(dim)))
-	const dominance = 30 // times the spread of a trained embedding
 	spread := deviation(w.tensors["model.embed_tokens.weight"])
 	row := c.tensors["model.embed_tokens.weight"][outlierToken*dim:][:dim]
 	for i := range row {
-		row[i] = float32(direction[i] * spread * dominance)
+		row[i] = float32(direction[i] * spread * *dominance)
 	}
 	kappa := preactivation(growth)
 	for layer := range w.config.NumHiddenLayers {
