@@ -103,9 +103,6 @@ type mlpSaved struct {
 	w3        *Value          // W3′ of per-channel smoothing, or nil
 	c, invC   *backend.Tensor // smoothing scales per channel and 1/c, or nil
 	r         *backend.Tensor // smoothing scales per token, or nil
-
-	dHidden, dx *backend.Tensor // gradients
-	dUp, dGate  *Value
 }
 
 // Forward appends residual + mlp(x); residual may be nil.
@@ -118,15 +115,22 @@ func (l *MLP) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Ten
 // Backward appends the gradients of all weights and returns dx, the gradient of
 // the norm's output.
 func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
-	l.gradHidden(p, s, dy)
-	l.gradActivation(p, s)
-	l.gradUp(p, s)
-	l.gradGate(p, s)
-	return s.dx
+	g := l.gradHidden(p, s, l.scaledGrad(p, s, dy))
+	l.gradActivation(p, s, g)
+	l.gradUp(p, s, g)
+	l.gradGate(p, s, g)
+	return g.x
 }
 
 // The parts of Forward and Backward follow. A mixture of experts appends one part of all experts
-// before the next, so that their GEMMs follow each other, which a backend can group.
+// before the next, so that a backend finds their GEMMs side by side and can group them.
+
+// mlpGrads holds the gradients that the parts of Backward pass on.
+type mlpGrads struct {
+	hidden   *backend.Tensor // of down's input
+	up, gate *Value          // of the results of up and gate
+	x        *backend.Tensor // of the input
+}
 
 // project appends the GEMMs of up and gate.
 func (l *MLP) project(p *Pass, x *Value) *mlpSaved {
@@ -167,8 +171,8 @@ func (l *MLP) projectDown(p *Pass, s *mlpSaved, residual *backend.Tensor) *backe
 	return l.down.forward(p.At(l.scope), s.hidden, l.down.cachedAs(w3), s.r, residual)
 }
 
-// gradHidden appends the GEMMs of down's gradients.
-func (l *MLP) gradHidden(p *Pass, s *mlpSaved, dy *Value) {
+// gradHidden appends the GEMMs of down's gradients; dy is that of scaledGrad.
+func (l *MLP) gradHidden(p *Pass, s *mlpSaved, dy *Value) *mlpGrads {
 	q := p.At(l.scope)
 	var w3 *backend.Tensor
 	if s.w3 != nil {
@@ -176,49 +180,47 @@ func (l *MLP) gradHidden(p *Pass, s *mlpSaved, dy *Value) {
 	} else {
 		w3 = l.down.cachedAs(l.down.dgrad.b)
 	}
-	if s.r != nil {
-		dy = l.scaledGrad(q, s, dy)
-	}
 	// wgrad computes the gradient of W3′ = W3·c: its columns times c are that of W3.
 	l.down.Wgrad(q, s.hidden, dy, s.c)
-	s.dHidden = q.temp("hidden.grad", p.Tokens(), l.ffn)
-	l.down.dgradOf(q, dy, w3, s.dHidden, false)
+	g := &mlpGrads{hidden: q.temp("hidden.grad", p.Tokens(), l.ffn)}
+	l.down.dgradOf(q, dy, w3, g.hidden, false)
+	return g
 }
 
 // gradActivation appends the gradient of the activation.
-func (l *MLP) gradActivation(p *Pass, s *mlpSaved) {
+func (l *MLP) gradActivation(p *Pass, s *mlpSaved, g *mlpGrads) {
 	q := p.At(l.scope)
-	s.dx = q.Temp("input.grad", fp8.F32, p.Tokens(), l.up.weight.Master.Cols())
 	up := q.read(s.u, ".backward")
 	if l.gate == nil {
-		s.dUp = q.Store(l.dUp, p.Tokens(), l.ffn, func(out []backend.Cast) backend.Op {
-			return l.f.Backward(s.dHidden, up, nil, out, nil)
+		g.up = q.Store(l.dUp, p.Tokens(), l.ffn, func(out []backend.Cast) backend.Op {
+			return l.f.Backward(g.hidden, up, nil, out, nil)
 		})
 		return
 	}
-	s.dUp, s.dGate = q.Open(l.dUp, p.Tokens(), l.ffn), q.Open(l.dGate, p.Tokens(), l.ffn)
-	op := l.f.Backward(s.dHidden, up, q.read(s.g, ".backward"), s.dUp.Casts(), s.dGate.Casts())
+	g.up, g.gate = q.Open(l.dUp, p.Tokens(), l.ffn), q.Open(l.dGate, p.Tokens(), l.ffn)
+	op := l.f.Backward(g.hidden, up, q.read(s.g, ".backward"), g.up.Casts(), g.gate.Casts())
 	if l.smooth.On() {
 		grad := op.(*backend.SwiGLUGrad)
 		grad.InvC, grad.TokenScale = s.invC, s.r
 	}
 	q.Add(op)
-	q.Close(s.dUp, s.dGate)
+	q.Close(g.up, g.gate)
 }
 
 // gradUp appends the GEMMs of up's gradients.
-func (l *MLP) gradUp(p *Pass, s *mlpSaved) {
+func (l *MLP) gradUp(p *Pass, s *mlpSaved, g *mlpGrads) {
 	q := p.At(l.scope)
-	l.up.Wgrad(q, s.x, s.dUp, nil)
-	l.up.Dgrad(q, s.dUp, s.dx, false)
+	g.x = q.Temp("input.grad", fp8.F32, p.Tokens(), l.up.weight.Master.Cols())
+	l.up.Wgrad(q, s.x, g.up, nil)
+	l.up.Dgrad(q, g.up, g.x, false)
 }
 
-// gradGate appends the GEMMs of gate's gradients, and adds to those of up.
-func (l *MLP) gradGate(p *Pass, s *mlpSaved) {
+// gradGate appends the GEMMs of gate's gradients. It adds to g.x.
+func (l *MLP) gradGate(p *Pass, s *mlpSaved, g *mlpGrads) {
 	if l.gate == nil {
 		return
 	}
 	q := p.At(l.scope)
-	l.gate.Wgrad(q, s.x, s.dGate, nil)
-	l.gate.Dgrad(q, s.dGate, s.dx, true)
+	l.gate.Wgrad(q, s.x, g.gate, nil)
+	l.gate.Dgrad(q, g.gate, g.x, true)
 }

@@ -164,20 +164,27 @@ func (m *MoE) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Ten
 	q.Add(&backend.Route{
 		Logits: s.logits, Weight: s.weight, Slot: s.slot, Source: s.source, Counts: s.counts, K: k, Capacity: s.rows,
 	})
-	// Part by part for all experts, so that their GEMMs follow each other, see MLP.
-	passes := s.passes(p)
-	var inputs []*Value
-	for e, expert := range m.experts {
-		inputs = append(inputs, s.gather(p, m, e, p.Plain(x), nil, expert.input))
-	}
-	for e, expert := range m.experts {
-		s.experts = append(s.experts, expert.project(passes[e], inputs[e]))
-	}
-	for e, expert := range m.experts {
-		expert.activate(passes[e], s.experts[e])
-	}
-	for e, expert := range m.experts {
-		s.y = append(s.y, expert.projectDown(passes[e], s.experts[e], nil))
+	s.experts, s.y = make([]*mlpSaved, n), make([]*backend.Tensor, n)
+	passes, inputs := s.passes(p), make([]*Value, n)
+	gather := func(e int) { inputs[e] = s.gather(p, m, e, p.Plain(x), nil, m.experts[e].input) }
+	if p.Mode == Frozen { // an expert has rows for all tokens: expert by expert takes less memory
+		for e, expert := range m.experts {
+			gather(e)
+			s.y[e], s.experts[e] = expert.Forward(passes[e], inputs[e], nil)
+		}
+	} else { // one part of all experts before the next, see MLP
+		for e := range m.experts {
+			gather(e)
+		}
+		for e, expert := range m.experts {
+			s.experts[e] = expert.project(passes[e], inputs[e])
+		}
+		for e, expert := range m.experts {
+			expert.activate(passes[e], s.experts[e])
+		}
+		for e, expert := range m.experts {
+			s.y[e] = expert.projectDown(passes[e], s.experts[e], nil)
+		}
 	}
 	out, cast := q.store("out", tokens, m.dim)
 	q.Add(&backend.Combine{Y: s.y, Slot: s.slot, Weight: s.weight, Residual: residual, Out: cast, K: k})
@@ -189,24 +196,23 @@ func (m *MoE) Backward(p *Pass, s *moeSaved, dy *Value) *backend.Tensor {
 	q, tokens, n, k := p.At(m.scope), p.Tokens(), m.shape.Experts, m.shape.PerToken
 	dWeight := q.Temp("weight.grad", fp8.F32, tokens*k)
 	q.Add(&backend.CombineGrad{DOut: p.Plain(dy), Y: s.y, Slot: s.slot, DWeight: dWeight, K: k})
-	passes := s.passes(p)
-	var grads []*Value
-	var dxs []*backend.Tensor
-	for e := range m.experts {
-		grads = append(grads, s.gather(p, m, e, p.Plain(dy), s.weight, m.down[e]))
+	passes, dys, grads, dxs := s.passes(p), make([]*Value, n), make([]*mlpGrads, n), make([]*backend.Tensor, n)
+	for e, expert := range m.experts {
+		dy := s.gather(p, m, e, p.Plain(dy), s.weight, m.down[e])
+		dys[e] = expert.scaledGrad(passes[e], s.experts[e], dy)
 	}
 	for e, expert := range m.experts {
-		expert.gradHidden(passes[e], s.experts[e], grads[e])
+		grads[e] = expert.gradHidden(passes[e], s.experts[e], dys[e])
 	}
 	for e, expert := range m.experts {
-		expert.gradActivation(passes[e], s.experts[e])
+		expert.gradActivation(passes[e], s.experts[e], grads[e])
 	}
 	for e, expert := range m.experts {
-		expert.gradUp(passes[e], s.experts[e])
+		expert.gradUp(passes[e], s.experts[e], grads[e])
 	}
 	for e, expert := range m.experts {
-		expert.gradGate(passes[e], s.experts[e])
-		dxs = append(dxs, s.experts[e].dx)
+		expert.gradGate(passes[e], s.experts[e], grads[e])
+		dxs[e] = grads[e].x
 	}
 	dx := q.Temp("input.grad", fp8.F32, tokens, m.dim)
 	q.Add(&backend.Combine{Y: dxs, Slot: s.slot, Out: []backend.Cast{{Out: dx}}, K: k})

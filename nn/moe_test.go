@@ -130,7 +130,9 @@ func TestExpertRows(t *testing.T) {
 }
 
 // The GEMMs of experts leave out rows without tokens, except for a wgrad of rotated operands, whose
-// rows of zeros have values. The router's are in BF16 under every recipe.
+// rows of zeros have values. The router's are in BF16 under every recipe. Those of all experts follow
+// each other, so that a backend can group them: of up and gate, of down, of down's gradients, of those
+// of up and gate.
 func TestGEMMsOfExperts(t *testing.T) {
 	for name, rotated := range map[string]bool{"fp8-smooth": false, "mxfp4-rht": true} {
 		r, err := recipe.Lookup(name)
@@ -148,8 +150,17 @@ func TestGEMMsOfExperts(t *testing.T) {
 		m.LossAndGrads(m.Pass(p, Train, Shape{Batch: 2, Seq: 32, Control: vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)}), ids, ids)
 		require.NoError(t, p.Err())
 		experts, routers := 0, 0
-		for _, n := range p.Nodes() {
+		var runs []int // of consecutive GEMMs of experts
+		last := -2
+		for i, n := range p.Nodes() {
 			o, ok := n.Op.(*backend.MatMul)
+			if ok && strings.Contains(n.Scope, ".experts.") {
+				if i > last+1 {
+					runs = append(runs, 0)
+				}
+				last = i
+				runs[len(runs)-1]++
+			}
 			switch {
 			case !ok:
 			case strings.Contains(n.Scope, ".experts."):
@@ -165,5 +176,6 @@ func TestGEMMsOfExperts(t *testing.T) {
 		}
 		require.Equal(t, 2*9, experts, name)
 		require.Equal(t, 3, routers, name)
+		require.Equal(t, []int{4, 2, 4, 8}, runs, name)
 	}
 }

@@ -271,10 +271,13 @@ func (l *MLP) perToken(p *Pass, s *mlpSaved, out []backend.Cast) backend.Op {
 }
 
 // scaledGrad appends r ⊙ dY, the gradient of h·W3ᵀ, whose rows the forward
-// multiplies by r.
+// multiplies by r. Without smoothing per token it returns dy.
 func (l *MLP) scaledGrad(p *Pass, s *mlpSaved, dy *Value) *Value {
+	if s.r == nil {
+		return dy
+	}
 	x := p.Plain(dy)
-	return p.Store(l.tokens, x.Rows(), x.Cols(), func(out []backend.Cast) backend.Op {
+	return p.At(l.scope).Store(l.tokens, x.Rows(), x.Cols(), func(out []backend.Cast) backend.Op {
 		return &backend.Quantize{X: x, RowScale: s.r, Out: out}
 	})
 }

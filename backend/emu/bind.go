@@ -17,7 +17,7 @@ type binder struct {
 	plan  *backend.Plan
 	arena []byte
 	taken int                          // scratch buffers taken so far by the op being bound
-	gemms map[*backend.Node]gemm.Bound // of the MatMuls bound so far
+	gemms map[*backend.Node]gemm.Bound // of the MatMuls, while a program is loaded
 }
 
 // bind returns the kernel of a node's op.

@@ -181,7 +181,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	arena := pool.Bytes(plan.Bytes)
 	list := make([]backend.Executable, len(programs))
 	for i, p := range programs {
-		b := &binder{device: d, plan: plan, arena: arena, gemms: map[*backend.Node]gemm.Bound{}}
+		b := &binder{device: d, plan: plan, arena: arena}
 		if list[i], err = b.load(p, together); err != nil {
 			return nil, err
 		}

@@ -8,28 +8,29 @@ import (
 // This file makes grouped GEMMs of consecutive MatMuls that are independent of each other: those
 // of all experts, of queries, keys and values, of wgrad and dgrad. No bit of a result changes.
 
-// grouped returns the Grouping of the MatMuls that [executable.Run] launches together.
+// grouped returns the Grouping of the MatMuls that [executable.Run] launches together. Programs may
+// share nodes.
 func grouped(programs ...*backend.Program) backend.Grouping {
 	type extent struct{ first, end int }
-	of := map[*backend.Node]extent{}
+	of := map[**backend.Node]extent{} // by the node's place in its program
 	for _, p := range programs {
 		nodes := p.Nodes()
 		for first := 0; first < len(nodes); {
 			next := first + independent(nodes[first:])
-			for _, n := range nodes[first:next] {
-				of[n] = extent{first, next - 1}
+			for i := first; i < next; i++ {
+				of[&nodes[i]] = extent{first, next - 1}
 			}
 			first = next
 		}
 	}
 	return func(nodes []*backend.Node, i int) (first, end int) {
-		e := of[nodes[i]]
+		e := of[&nodes[i]]
 		return e.first, e.end
 	}
 }
 
-// independent returns how many of the first nodes are MatMuls of which none reads or writes what
-// another one writes; 1 if the first node is another op.
+// independent returns how many of the first nodes are MatMuls that read and write no output of each
+// other; 1 if the first node is another op.
 func independent(nodes []*backend.Node) int {
 	read, written := map[*backend.Tensor][]*backend.Tensor{}, map[*backend.Tensor][]*backend.Tensor{} // by root
 	for i, n := range nodes {
@@ -62,11 +63,11 @@ func overlapsAny(t *backend.Tensor, list []*backend.Tensor) bool {
 	return false
 }
 
-// groupedGEMM returns the kernel of the MatMuls that nodes are, which the binder has bound.
+// groupedGEMM returns the kernel of a list of bound MatMul nodes.
 func (b *binder) groupedGEMM(nodes []*backend.Node) kernel {
-	var runs []gemm.Bound
+	var list []gemm.Bound
 	for _, n := range nodes {
-		runs = append(runs, b.gemms[n])
+		list = append(list, b.gemms[n])
 	}
-	return b.invalidating(compute(gemm.NewGroup(b.pool, runs).Run), nodes...)
+	return b.invalidating(compute(gemm.NewGrouped(b.pool, list).Run), nodes...)
 }

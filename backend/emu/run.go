@@ -5,9 +5,11 @@ import (
 	"fmt"
 
 	"octet/backend"
+	"octet/backend/emu/gemm"
 )
 
-// kernel runs one op. It allocates nothing: everything it needs is bound at load time.
+// kernel runs one op, or several MatMuls (grouped.go). It allocates nothing: everything it needs is
+// bound at load time.
 type kernel func(context.Context) error
 
 type executable struct {
@@ -17,15 +19,17 @@ type executable struct {
 	launches []launch // for Run
 }
 
-// launch is a kernel that runs one node or several.
+// launch is a kernel that runs the nodes from first to end.
 type launch struct {
-	node int // the first
-	run  kernel
+	first, end int
+	run        kernel
 }
 
 // load binds the nodes of p. Those that together groups are one launch.
 func (b *binder) load(p *backend.Program, together backend.Grouping) (*executable, error) {
 	x := &executable{binder: b, nodes: p.Nodes()}
+	b.gemms = map[*backend.Node]gemm.Bound{}
+	defer func() { b.gemms = nil }()
 	for _, n := range x.nodes {
 		k, err := b.bind(n)
 		if err != nil {
@@ -34,11 +38,12 @@ func (b *binder) load(p *backend.Program, together backend.Grouping) (*executabl
 		x.kernels = append(x.kernels, b.invalidating(k, n))
 	}
 	for i := 0; i < len(x.nodes); {
-		l, end := launch{i, x.kernels[i]}, i
-		if _, end = together(x.nodes, i); end > i {
-			l.run = b.groupedGEMM(x.nodes[i : end+1])
+		_, end := together(x.nodes, i)
+		run := x.kernels[i]
+		if end > i {
+			run = b.groupedGEMM(x.nodes[i : end+1])
 		}
-		x.launches = append(x.launches, l)
+		x.launches = append(x.launches, launch{i, end, run})
 		i = end + 1
 	}
 	return x, nil
@@ -50,9 +55,11 @@ func (x *executable) Run(ctx context.Context) error {
 	}
 	for _, l := range x.launches {
 		if err := l.run(ctx); err != nil {
-			return x.failed(l.node, err)
+			return x.failed(l.first, err)
 		}
-		x.binder.group.RanOp()
+		for range l.end + 1 - l.first {
+			x.binder.group.RanOp()
+		}
 	}
 	return nil
 }

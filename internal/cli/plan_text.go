@@ -33,7 +33,7 @@ var programWords = []struct{ name, text string }{
 	{"prepare", "casts the weights after they are initialised or loaded"},
 	{"eval", "the loss of a validation batch"},
 	{"health", "a pass that measures casts, every train.health_every steps"},
-	{"ops", "operations, which run one after the other"},
+	{"ops", "operations, in order; emu runs independent matrix products together"},
 	{"blocks", "consecutive ops: the forward or the backward pass of one layer"},
 	{"distinct", "blocks that differ in more than the tensors they use"},
 	{"products", "FLOPs of the matrix products"},

@@ -222,7 +222,7 @@ func (g *GEMM) begin(e Epilogue) int {
 	return g.plan.tasks(g.M, g.N)
 }
 
-// end joins the workers' maxima to amax after a run, unless amax is nil.
+// end merges the workers' amaxes into amax after a run, unless amax is nil.
 func (g *GEMM) end(amax *float32) {
 	if amax == nil || g.M == 0 || g.N == 0 {
 		return

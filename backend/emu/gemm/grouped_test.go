@@ -8,14 +8,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend"
 	"octet/backend/arith"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/fp8"
 )
 
-// groupOf returns GEMMs of many shapes, formats and arithmetics, one of them without rows.
-func groupOf(t *testing.T, p *pool.Pool, r *rand.Rand) (list []Bound) {
+// boundList returns GEMMs of many shapes, formats and arithmetics, one of them without rows.
+func boundList(t *testing.T, p *pool.Pool, r *rand.Rand) (list []Bound) {
 	h100, err := arith.Lookup("h100")
 	require.NoError(t, err)
 	fused := NewFused(*h100.SumOf(fp8.Encoding{DType: fp8.E4M3}, fp8.Encoding{DType: fp8.E4M3}))
@@ -41,51 +42,59 @@ func groupOf(t *testing.T, p *pool.Pool, r *rand.Rand) (list []Bound) {
 		require.NoError(t, blocks.ScaleBlocks(memory.BlockScales{Rows: 1, Cols: 128, Across: 3, DType: fp8.F32, F32: randomScales(r, 3*64)}, memory.BlockScales{}, 0))
 	}
 	add(fused, gemmCase{m: 40, n: 50, k: 64, a: fp8.E4M3, b: fp8.E4M3, out: fp8.F32})
+	promoted := add(fused, gemmCase{m: 40, n: 50, k: 512, a: fp8.E4M3, b: fp8.E4M3, out: fp8.F32})
+	require.NoError(t, promoted.ScaleBlocks(memory.BlockScales{}, memory.BlockScales{}, 128))
+	elements := add(New, gemmCase{m: 64, n: 64, k: 256, a: fp8.E4M3, b: fp8.E4M3, out: fp8.F32, transB: true})
+	require.NoError(t, elements.ScaleBlocks(randomBlocks(r, elements.a, backend.Block1x32, fp8.E8M0), randomBlocks(r, elements.b, backend.Block1x32, fp8.E8M0), 0))
+	narrow := add(New, gemmCase{m: 30, n: 40, k: 50, a: fp8.INT8, b: fp8.INT8, out: fp8.F32})
+	require.NoError(t, narrow.Accumulate(arith.Accumulator{Bits: 16}))
+	add(New, gemmCase{m: 90, n: 70, k: 80, a: fp8.E4M3, b: fp8.E4M3, out: fp8.F32})
+	list[len(list)-1].Epilogue.Used = []int32{33}
 	add(NewAMX, gemmCase{m: 80, n: 90, k: 100, a: fp8.E4M3, b: fp8.BF16, out: fp8.F32})
 	return list
 }
 
-// A group gives the bits and the maxima of separate GEMMs, whichever worker runs which task and
+// A grouped GEMM gives the bits and the amaxes of separate GEMMs, whichever worker runs which task and
 // in whichever order.
-func TestGroup(t *testing.T) {
+func TestGrouped(t *testing.T) {
 	for seed, workers := range []int{1, 1, 2, 3} {
 		r := rand.New(rand.NewPCG(uint64(seed), 8))
 		p := pool.New(workers)
-		list := groupOf(t, p, r)
+		list := boundList(t, p, r)
 		var before []memory.Matrix
 		var want [][]uint32
-		var maxima []float32
-		for _, g := range list {
-			before = append(before, cloneOf(g.out))
-			g.Run(g.Epilogue)
-			want, maxima = append(want, allCodes(g.out)), append(maxima, *g.Amax)
+		var amaxes []float32
+		for _, x := range list {
+			before = append(before, cloneOf(x.GEMM.out))
+			x.GEMM.Run(x.Epilogue)
+			want, amaxes = append(want, allCodes(x.GEMM.out)), append(amaxes, *x.Epilogue.Amax)
 		}
-		group := NewGroup(p, list)
+		g := NewGrouped(p, list)
 		for shuffled := range 2 {
-			for i, g := range list {
-				copy(g.out.F32, before[i].F32)
-				copy(g.out.U16, before[i].U16)
-				copy(g.out.U8, before[i].U8)
-				*g.Amax = 0
+			for i, x := range list {
+				copy(x.GEMM.out.F32, before[i].F32)
+				copy(x.GEMM.out.U16, before[i].U16)
+				copy(x.GEMM.out.U8, before[i].U8)
+				*x.Epilogue.Amax = 0
 			}
 			if shuffled == 1 {
-				order := r.Perm(group.ends[len(list)-1])
-				group.task = func(worker, task int) { group.runTask(worker, order[task]) }
+				order := r.Perm(g.ends[len(g.ends)-1])
+				g.task = func(worker, task int) { g.runTask(worker, order[task]) }
 			}
-			group.Run()
-			for i, g := range list {
-				require.Equal(t, want[i], allCodes(g.out), "%d workers, %s %d×%d×%d", workers, g.kernel.Name, g.M, g.N, g.K)
-				require.Equal(t, maxima[i], *g.Amax)
+			g.Run()
+			for i, x := range list {
+				require.Equal(t, want[i], allCodes(x.GEMM.out), "%d workers, GEMM %d: %s %d×%d×%d", workers, i, x.GEMM.kernel.Name, x.GEMM.M, x.GEMM.N, x.GEMM.K)
+				require.Equal(t, amaxes[i], *x.Epilogue.Amax)
 			}
 		}
-		require.Zero(t, testing.AllocsPerRun(3, group.Run))
+		require.Zero(t, testing.AllocsPerRun(3, g.Run))
 		p.Close()
 	}
 }
 
-// BenchmarkGroup compares the GEMMs of all experts in one list of tasks with one after the other,
+// BenchmarkGrouped compares the GEMMs of all experts in one list of tasks with one after the other,
 // in turns: the median time over the median time.
-func BenchmarkGroup(b *testing.B) {
+func BenchmarkGrouped(b *testing.B) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, d := range []fp8.DType{fp8.E4M3, fp8.BF16} {
 		for _, size := range []struct{ experts, rows, dim, ffn int }{{4, 640, 128, 352}, {8, 320, 384, 1024}, {64, 64, 128, 352}, {64, 16, 256, 128}} {
@@ -109,15 +118,15 @@ func BenchmarkGroup(b *testing.B) {
 						require.NoError(b, err)
 						list = append(list, Bound{GEMM: g})
 					}
-					group := NewGroup(p, list)
+					g := NewGrouped(p, list)
 					var separate, grouped []float64
 					for b.Loop() {
 						start := b.Elapsed()
-						for _, g := range list {
-							g.Run(g.Epilogue)
+						for _, x := range list {
+							x.GEMM.Run(x.Epilogue)
 						}
 						middle := b.Elapsed()
-						group.Run()
+						g.Run()
 						separate = append(separate, (middle - start).Seconds())
 						grouped = append(grouped, (b.Elapsed() - middle).Seconds())
 					}
