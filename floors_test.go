@@ -85,6 +85,7 @@ var modulesOfTheCommand = []string{
 	"golang.org/x/sync",
 	"golang.org/x/sys",
 	"golang.org/x/term",
+	"golang.org/x/text",
 	"google.golang.org/protobuf",
 }
 

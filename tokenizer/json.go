@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 )
@@ -67,27 +66,14 @@ func (p *pair) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// OpenJSON reads a tokenizer.json. It refuses what it does not implement by name.
-func OpenJSON(path string) (*Tokenizer, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	t, err := ParseJSON(raw)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return t, nil
-}
-
-// ParseJSON is OpenJSON for the bytes of a file.
+// ParseJSON reads a tokenizer.json. It refuses what it does not implement by name.
 func ParseJSON(raw []byte) (*Tokenizer, error) {
 	var f file
 	if err := json.Unmarshal(raw, &f); err != nil {
 		return nil, err
 	}
 	t := &Tokenizer{unknown: -1}
-	for _, read := range []func(*Tokenizer) error{f.checkModel, f.readPreTokenizer, f.readVocab, f.readMerges, f.readAdded, f.readNormalizer, f.readPostProcessor, f.readDecoder} {
+	for _, read := range []func(*Tokenizer) error{f.checkModel, f.readNormalizer, f.readPreTokenizer, f.readVocab, f.readMerges, f.readAdded, f.readPostProcessor, f.readDecoder} {
 		if err := read(t); err != nil {
 			return nil, err
 		}
@@ -299,8 +285,17 @@ func (f *file) readPreTokenizer(t *Tokenizer) error {
 			if s.UseRegex == nil || *s.UseRegex {
 				pattern = patternGPT2
 			}
+		case s.Type == "Metaspace" && len(list) == 1 && (s.Replacement == "" || s.Replacement == string(metaspace)):
+			t.normalizers = append(t.normalizers, normalizer{replace: " ", with: string(metaspace)})
+			t.splitSpaces = s.Split == nil || *s.Split
+			switch {
+			case s.PrependScheme == "always", s.PrependScheme == "" && (s.AddPrefixSpace == nil || *s.AddPrefixSpace):
+				t.prefix, t.stripStart = prefixAlways, 1
+			case s.PrependScheme == "first":
+				t.prefix, t.stripStart = prefixFirst, 1
+			}
 		default:
-			return unread(field, s, "ByteLevel, and Split into isolated pieces")
+			return unread(field, s, "ByteLevel, Split into isolated pieces, and Metaspace")
 		}
 		if pattern == "" {
 			continue
@@ -360,11 +355,11 @@ func (f *file) readDecoder(t *Tokenizer) error {
 		switch {
 		case s.Type == "ByteLevel" && t.runeIDs == nil:
 		case s.Type == "Replace" && s.Pattern.String == string(metaspace) && s.Content == " " && t.runeIDs != nil:
-		case (s.Type == "ByteFallback" || s.Type == "Fuse") && t.runeIDs != nil:
+		case (s.Type == "ByteFallback" || s.Type == "Fuse" || s.Type == "Metaspace") && t.runeIDs != nil:
 		case s.Type == "Strip" && s.Content == " " && s.Stop == 0 && s.Start >= 0 && t.runeIDs != nil:
 			t.stripStart = s.Start
 		default:
-			return unread("decoder", s, "ByteLevel, and for other models Replace of ▁, ByteFallback, Fuse and Strip of spaces at the start")
+			return unread("decoder", s, "ByteLevel, and for other models Replace of ▁, Metaspace, ByteFallback, Fuse and Strip of spaces at the start")
 		}
 	}
 	return err

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
-	"os"
 	"strconv"
 )
 
@@ -44,20 +43,7 @@ func llamaSpecial(i int) string {
 	return ""
 }
 
-// OpenRanks reads a rank file of tiktoken.
-func OpenRanks(path string) (*Tokenizer, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	t, err := ParseRanks(raw)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return t, nil
-}
-
-// ParseRanks is OpenRanks for the bytes of a file.
+// ParseRanks reads a rank file of tiktoken.
 func ParseRanks(raw []byte) (*Tokenizer, error) {
 	t := &Tokenizer{unknown: -1, ignoreMerges: true, ids: map[string]int32{}}
 	line := 0

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -38,20 +37,7 @@ type sentencePiece struct {
 	escape     bool // spaces become ▁
 }
 
-// OpenSentencePiece reads a .model file of SentencePiece, a BPE model.
-func OpenSentencePiece(path string) (*Tokenizer, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	t, err := ParseSentencePiece(raw)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return t, nil
-}
-
-// ParseSentencePiece is OpenSentencePiece for the bytes of a file.
+// ParseSentencePiece reads a .model file of SentencePiece, a BPE model.
 func ParseSentencePiece(raw []byte) (*Tokenizer, error) {
 	m := sentencePiece{kind: 1, dummy: true, collapse: true, escape: true}
 	if err := m.parse(raw); err != nil {
@@ -129,7 +115,7 @@ func fields(message []byte, visit func(field protowire.Number, number uint64, va
 	for len(message) > 0 {
 		field, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
-			return fmt.Errorf("not a SentencePiece model: %w", protowire.ParseError(n))
+			return fmt.Errorf("neither a tokenizer.json, a rank file of tiktoken nor a SentencePiece model: %w", protowire.ParseError(n))
 		}
 		message = message[n:]
 		var number uint64
@@ -147,7 +133,7 @@ func fields(message []byte, visit func(field protowire.Number, number uint64, va
 			n = protowire.ConsumeFieldValue(field, kind, message)
 		}
 		if n < 0 {
-			return fmt.Errorf("not a SentencePiece model: %w", protowire.ParseError(n))
+			return fmt.Errorf("neither a tokenizer.json, a rank file of tiktoken nor a SentencePiece model: %w", protowire.ParseError(n))
 		}
 		message = message[n:]
 		if err := visit(field, number, value); err != nil {

@@ -28,12 +28,23 @@ type Tokenizer struct {
 	fallback    bool
 	fuseUnknown bool
 	joins       map[rune]bool // code points that some token has before ▁
+	splitSpaces bool          // a piece begins at every ▁
+	prefix      prefix        // of a text without ▁ at its start
 
 	before, after []int32 // the post-processor's ids
 	stripStart    int     // spaces that decoding removes from the start
 
 	encoders sync.Pool // of *Encoder
 }
+
+// prefix says which parts of a text, between added tokens, get a ▁ at the start.
+type prefix uint8
+
+const (
+	prefixNever prefix = iota
+	prefixFirst
+	prefixAlways
+)
 
 // addedToken is a token that is found in the text before it is split.
 type addedToken struct {
@@ -126,6 +137,7 @@ type Encoder struct {
 	symbols []symbol
 	heap    []uint64
 	text    [2][]byte // normalized
+	first   bool      // nothing of the text is encoded yet
 }
 
 // NewEncoder returns an encoder.
@@ -136,6 +148,7 @@ func (e *Encoder) Encode(dst []int32, text []byte, o Options) []int32 {
 	if o.Template {
 		dst = append(dst, e.before...)
 	}
+	e.first = true
 	dst = e.split(dst, text, o.Special, false, func(dst []int32, part []byte) []int32 {
 		return e.split(dst, e.normalize(part), o.Special, true, e.encodePart)
 	})
@@ -163,7 +176,7 @@ func (e *Encoder) split(dst []int32, text []byte, special, normalized bool, enco
 		if len(part) > 0 {
 			dst = encode(dst, part)
 		}
-		dst, text = append(dst, token.id), rest
+		dst, text, e.first = append(dst, token.id), rest, false
 	}
 	return dst
 }
@@ -225,7 +238,12 @@ func (e *Encoder) normalize(text []byte) []byte {
 
 // encodePart appends the ids of a normalized part without added tokens.
 func (e *Encoder) encodePart(dst []int32, text []byte) []int32 {
+	first := e.first
+	e.first = false
 	if e.scan == nil {
+		if (e.prefix == prefixAlways || e.prefix == prefixFirst && first) && !bytes.HasPrefix(text, metaspace) {
+			text = slices.Concat(metaspace, text)
+		}
 		return e.encodeSpaces(dst, text)
 	}
 	if e.prefixSpace && text[0] != ' ' {
@@ -251,7 +269,7 @@ func (e *Encoder) encodeSpaces(dst []int32, text []byte) []int32 {
 			break
 		}
 		at += k
-		if at > start && !e.joins[lastRune(text[:at])] {
+		if at > start && (e.splitSpaces || !e.joins[lastRune(text[:at])]) {
 			dst = e.encodePiece(dst, text[start:at])
 			start = at
 		}

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -124,13 +125,13 @@ func TestRefusals(t *testing.T) {
 		{"added_tokens", `[{"id":-3,"content":"x"}]`, `added_tokens[0], "x", has id -3: expected 0 to 16777215`},
 		{"added_tokens", `[{"id":3,"content":"x","single_word":true}]`, `added_tokens[0], "x", has single_word: octet reads tokens without it`},
 		{"normalizer", `{"type":"Lowercase"}`, `normalizer.type "Lowercase": octet reads NFC, Prepend, and Replace of a string`},
-		{"pre_tokenizer", `{"type":"Whitespace"}`, `pre_tokenizer.type "Whitespace": octet reads ByteLevel, and Split into isolated pieces`},
+		{"pre_tokenizer", `{"type":"Whitespace"}`, `pre_tokenizer.type "Whitespace": octet reads ByteLevel, Split into isolated pieces, and Metaspace`},
 		{"pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":"a+"}},{"type":"ByteLevel","use_regex":false}]}`, `pre_tokenizer: unknown pattern "a+": octet reads those of GPT-2, Llama 3 and Qwen`},
 		{"pre_tokenizer", `{"type":"ByteLevel","use_regex":false}`, "pre_tokenizer: ByteLevel without a pattern: octet reads those of GPT-2, Llama 3 and Qwen"},
 		{"post_processor", `{"type":"BertProcessing"}`, `post_processor.type "BertProcessing": octet reads ByteLevel and TemplateProcessing`},
 		{"post_processor", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x"}}]}`, `post_processor.single has "x", which post_processor.special_tokens lacks`},
 		{"post_processor", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x"}}],"special_tokens":{"x":{"ids":[999]}}}`, `post_processor.special_tokens: "x" has id 999, which is not in the vocabulary`},
-		{"decoder", `{"type":"WordPiece"}`, `decoder.type "WordPiece": octet reads ByteLevel, and for other models Replace of ▁, ByteFallback, Fuse and Strip of spaces at the start`},
+		{"decoder", `{"type":"WordPiece"}`, `decoder.type "WordPiece": octet reads ByteLevel, and for other models Replace of ▁, Metaspace, ByteFallback, Fuse and Strip of spaces at the start`},
 	} {
 		raw := small(t, false, nil)
 		var f map[string]any
@@ -143,7 +144,7 @@ func TestRefusals(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "tokenizer.json")
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o666))
-	_, err := OpenJSON(path)
+	_, err := Open(path)
 	require.ErrorContains(t, err, path+": unexpected end of JSON input")
 }
 
@@ -170,14 +171,14 @@ func TestTrainer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, text, back)
 
-	_, err = (&Trainer{Vocab: 256, Special: []string{"a"}}).Train()
+	_, err = (&Trainer{Vocab: 256, Special: []string{"<a>"}}).Train()
 	require.EqualError(t, err, "a vocabulary of 256 tokens is too small: 257 bytes and special tokens come first")
 	_, err = (&Trainer{Vocab: 300}).Train()
 	require.EqualError(t, err, "the files have no text")
-	twice := Trainer{Vocab: 300, Special: []string{"a", "x", "x"}}
-	twice.Add(text)
-	_, err = twice.Train()
-	require.ErrorContains(t, err, `special token "x" is given twice`)
+	for _, token := range []string{"", "a", "<x>"} {
+		err = (&Trainer{Vocab: 300, Special: []string{"<x>", token}}).Check()
+		require.EqualError(t, err, fmt.Sprintf("special token %q is empty, given twice, or the token of a byte", token))
+	}
 }
 
 func FuzzParseJSON(f *testing.F) {

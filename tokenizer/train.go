@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
+	"unicode/utf8"
 )
 
 // Trainer learns the merges of a byte-level BPE tokenizer from text, with the pattern of Llama 3. The
@@ -32,6 +34,44 @@ func (t *Trainer) Add(text []byte) {
 		t.counts[string(text[:n])]++
 		text = text[n:]
 	}
+}
+
+// AddFrom is Add for the text of a reader, of which it holds a few megabytes at a time. It cuts the text
+// between a line and one that begins without white space, where no piece of the pattern crosses.
+func (t *Trainer) AddFrom(r io.Reader) error {
+	const chunk, longest = 1 << 20, 16 << 20
+	var held []byte
+	for {
+		from := len(held)
+		held = slices.Grow(held, chunk)[:from+chunk]
+		n, err := io.ReadFull(r, held[from:])
+		held = held[:from+n]
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			t.Add(held)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		cut := lastCut(held)
+		if cut == 0 && len(held) >= longest {
+			cut = len(held)
+		}
+		t.Add(held[:cut])
+		held = held[:copy(held, held[cut:])]
+	}
+}
+
+// lastCut returns the end of the last line in text that is followed by other than white space.
+func lastCut(text []byte) int {
+	for at := len(text) - 1; at > 0; at-- {
+		if text[at-1] == '\n' && utf8.FullRune(text[at:]) {
+			if c, _ := next(text[at:]); !c.white() {
+				return at
+			}
+		}
+	}
+	return 0
 }
 
 // word is a piece as symbols.
@@ -60,29 +100,46 @@ func (c *candidates) Pop() any {
 	return last
 }
 
-// Train returns the tokenizer.json of the texts. It has fewer than Vocab tokens if they have too few
-// different pairs.
-func (t *Trainer) Train() ([]byte, error) {
+// Check returns an error for a vocabulary or special tokens that Train refuses.
+func (t *Trainer) Check() error {
 	least := len(t.Special) + 256
 	switch {
 	case t.Vocab < least:
-		return nil, fmt.Errorf("a vocabulary of %d tokens is too small: %d bytes and special tokens come first", t.Vocab, least)
+		return fmt.Errorf("a vocabulary of %d tokens is too small: %d bytes and special tokens come first", t.Vocab, least)
 	case t.Vocab > maxID:
-		return nil, fmt.Errorf("a vocabulary of %d tokens is too large: at most %d", t.Vocab, maxID)
-	case len(t.counts) == 0:
-		return nil, errors.New("the files have no text")
+		return fmt.Errorf("a vocabulary of %d tokens is too large: at most %d", t.Vocab, maxID)
 	}
-	tokens := slices.Clone(t.Special) // as tokenizer.json writes them
-	chars := slices.Clone(byteChars[:])
+	seen := map[string]bool{"": true}
+	for _, token := range t.alphabet() {
+		if seen[token] {
+			return fmt.Errorf("special token %q is empty, given twice, or the token of a byte", token)
+		}
+		seen[token] = true
+	}
+	return nil
+}
+
+// alphabet returns the tokens before the merges, as tokenizer.json writes them.
+func (t *Trainer) alphabet() []string {
+	tokens, chars := slices.Clone(t.Special), slices.Clone(byteChars[:])
 	slices.Sort(chars)
 	for _, r := range chars {
 		tokens = append(tokens, string(r))
 	}
-	idOf := map[string]int32{}
+	return tokens
+}
+
+// Train returns the tokenizer.json of the texts. It has fewer than Vocab tokens if they have too few
+// different pairs.
+func (t *Trainer) Train() ([]byte, error) {
+	if err := t.Check(); err != nil {
+		return nil, err
+	}
+	if len(t.counts) == 0 {
+		return nil, errors.New("the files have no text")
+	}
+	tokens, idOf := t.alphabet(), map[string]int32{}
 	for id, token := range tokens {
-		if _, twice := idOf[token]; twice {
-			return nil, fmt.Errorf("special token %q is given twice, or is the token of a byte", token)
-		}
 		idOf[token] = int32(id)
 	}
 	var words []word

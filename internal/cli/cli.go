@@ -23,24 +23,25 @@ import (
 
 // commands is the grammar, in kong's tags.
 type commands struct {
-	Train    trainCmd    `cmd:"" help:"Train a model and save checkpoints; without arguments, train the embedded default."`
-	Sweep    sweepCmd    `cmd:"" help:"Train the runs of a sweep file, several at a time, and compare them: recipes, seeds, keys."`
-	Eval     evalCmd     `cmd:"" help:"Measure loss, perplexity and bits per byte of a run or checkpoint."`
-	Generate generateCmd `cmd:"" help:"Continue a prompt with a trained model."`
-	Export   exportCmd   `cmd:"" help:"Write a run's model as a Hugging Face folder, with Smooth-SwiGLU folded into the weights."`
-	Inspect  inspectCmd  `cmd:"" help:"Show the tensors, scales and amax histories of a checkpoint, and what looks wrong."`
-	Report   reportCmd   `cmd:"" help:"Write a page that compares runs: losses, casts, throughput, configurations."`
-	Board    boardCmd    `cmd:"" help:"Serve pages about the runs in a folder while they train, to this machine only."`
-	Diff     diffCmd     `cmd:"" help:"Find the first step, field and tensor in which two runs differ."`
-	Plan     planCmd     `cmd:"" help:"Show parameters, memory, FLOPs and programs of a configuration without running it."`
-	Recipes  recipesCmd  `cmd:"" help:"List the recipes, or show which GEMM of a recipe reads which format."`
-	Compare  compareCmd  `cmd:"" help:"Run the same program on two backends and compare every tensor, op by op."`
-	Quantize quantizeCmd `cmd:"" help:"Cast matrices to a format and show what the cast loses; --out writes codes and scales."`
-	Dump     dumpCmd     `cmd:"" help:"Repeat one step of a run and write its tensors: codes, scales and values."`
-	Gemm     gemmCmd     `cmd:"" help:"Compute one GEMM of codes or values; --explain shows its sums step by step."`
-	Bench    benchCmd    `cmd:"" help:"Measure training steps and their parts beside the device's measured peaks."`
-	Doctor   doctorCmd   `cmd:"" help:"Show which backends work here, what is missing, and how to fix it."`
-	Version  versionCmd  `cmd:"" help:"Print the version of octet, its Go version and build tags."`
+	Train     trainCmd     `cmd:"" help:"Train a model and save checkpoints; without arguments, train the embedded default."`
+	Sweep     sweepCmd     `cmd:"" help:"Train the runs of a sweep file, several at a time, and compare them: recipes, seeds, keys."`
+	Eval      evalCmd      `cmd:"" help:"Measure loss, perplexity and bits per byte of a run or checkpoint."`
+	Generate  generateCmd  `cmd:"" help:"Continue a prompt with a trained model."`
+	Export    exportCmd    `cmd:"" help:"Write a run's model as a Hugging Face folder, with Smooth-SwiGLU folded into the weights."`
+	Inspect   inspectCmd   `cmd:"" help:"Show the tensors, scales and amax histories of a checkpoint, and what looks wrong."`
+	Report    reportCmd    `cmd:"" help:"Write a page that compares runs: losses, casts, throughput, configurations."`
+	Board     boardCmd     `cmd:"" help:"Serve pages about the runs in a folder while they train, to this machine only."`
+	Diff      diffCmd      `cmd:"" help:"Find the first step, field and tensor in which two runs differ."`
+	Plan      planCmd      `cmd:"" help:"Show parameters, memory, FLOPs and programs of a configuration without running it."`
+	Recipes   recipesCmd   `cmd:"" help:"List the recipes, or show which GEMM of a recipe reads which format."`
+	Compare   compareCmd   `cmd:"" help:"Run the same program on two backends and compare every tensor, op by op."`
+	Quantize  quantizeCmd  `cmd:"" help:"Cast matrices to a format and show what the cast loses; --out writes codes and scales."`
+	Dump      dumpCmd      `cmd:"" help:"Repeat one step of a run and write its tensors: codes, scales and values."`
+	Gemm      gemmCmd      `cmd:"" help:"Compute one GEMM of codes or values; --explain shows its sums step by step."`
+	Tokenizer tokenizerCmd `cmd:"" help:"Train a tokenizer, encode text and decode ids."`
+	Bench     benchCmd     `cmd:"" help:"Measure training steps and their parts beside the device's measured peaks."`
+	Doctor    doctorCmd    `cmd:"" help:"Show which backends work here, what is missing, and how to fix it."`
+	Version   versionCmd   `cmd:"" help:"Print the version of octet, its Go version and build tags."`
 }
 
 // terminal holds the streams of a command.
