@@ -30,12 +30,3 @@ func fromByteLevel(token string) ([]byte, error) {
 	}
 	return raw, nil
 }
-
-// toByteLevel is the inverse of fromByteLevel.
-func toByteLevel(raw []byte) string {
-	var s []rune
-	for _, b := range raw {
-		s = append(s, byteChars[b])
-	}
-	return string(s)
-}
