@@ -136,7 +136,7 @@ type tokenizerDecodeCmd struct {
 func (tokenizerDecodeCmd) Help() string {
 	return `Examples:
   echo '[72, 105]' | octet tokenizer decode tokenizer.json
-  octet tokenizer encode tokenizer.json a.txt | octet tokenizer decode tokenizer.json`
+  octet tokenizer encode t.json a.txt | octet tokenizer decode t.json`
 }
 
 func (c tokenizerDecodeCmd) Run(t *terminal) error {
