@@ -8,8 +8,8 @@ import (
 // scanner returns the length of the first piece of text, which is not empty.
 type scanner func(text []byte) int
 
-// The patterns that scanners implement, as tokenizer.json and rank files write them. A regular
-// expression engine takes ten times as long (ECMAScript and Oniguruma syntax; Go's lacks (?!\S)).
+// The patterns that scanners implement, as tokenizer.json writes them. Scanners are written by hand
+// because Go's regexp lacks (?!\S).
 const (
 	patternGPT2  = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	patternLlama = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
