@@ -79,6 +79,13 @@ func TestSentencePiece(t *testing.T) {
 			require.Equal(t, text, string(back))
 		}
 	}
+	// An empty unknown piece is a token, too (found by fuzzing).
+	empty := message(nil).text(1, string(message{}.number(3, pieceUnknown)))
+	tok, err = parse(empty.text(2, string(message{}.number(3, modelBPE))).text(3, string(normalizerSpec)))
+	require.NoError(t, err)
+	back, err := tok.Decode(nil, tok.Encode(nil, []byte("x"), Options{}), false)
+	require.NoError(t, err)
+	require.Empty(t, back)
 	for want, raw := range map[string][]byte{
 		"trainer_spec.model_type 1: octet reads BPE, 2":                                         model(message{}.number(3, 1), normalizerSpec),
 		`normalizer_spec.name "nmt_nfkc": octet reads models that do not normalize (identity)`:  model(trainerSpec, message{}.text(1, "nmt_nfkc").text(2, "map").number(4, 0)),

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -122,13 +121,10 @@ func (f *file) readVocab(t *Tokenizer) error {
 				raw, key = b, string(b)
 			}
 		} else {
-			raw = bytes.ReplaceAll(raw, metaspace, []byte{' '})
+			raw = spaced(token)
 		}
 		if t.tokens[id] != nil {
 			return fmt.Errorf("model.vocab: tokens %q and %q have id %d", t.tokens[id], token, id)
-		}
-		if raw == nil {
-			raw = []byte{}
 		}
 		t.tokens[id], t.ids[key] = raw, id
 	}

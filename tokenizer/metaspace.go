@@ -38,6 +38,12 @@ func lastRune(text []byte) rune {
 	return r
 }
 
+// spaced returns the bytes of a Metaspace token, with a space for each ▁. They are not nil, which stands
+// for an id without a token.
+func spaced(token string) []byte {
+	return append([]byte{}, strings.ReplaceAll(token, string(metaspace), " ")...)
+}
+
 // codePoints appends the ids of the code points of a piece to e.work. A code point that is no token
 // becomes its bytes, or the unknown token.
 func (e *Encoder) codePoints(piece []byte) {

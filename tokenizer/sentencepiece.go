@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -61,7 +60,7 @@ func ParseSentencePiece(raw []byte) (*Tokenizer, error) {
 	}
 	t.normalizers = append(t.normalizers, normalizer{replace: " ", with: string(metaspace)})
 	for id, p := range m.pieces {
-		t.tokens = append(t.tokens, bytes.ReplaceAll([]byte(p.text), metaspace, []byte{' '}))
+		t.tokens = append(t.tokens, spaced(p.text))
 		switch p.kind {
 		case pieceNormal, pieceByte:
 			if _, twice := t.ids[p.text]; twice {
