@@ -58,7 +58,7 @@ var (
 // A SentencePiece model merges any two pieces that make up a piece, the one with the highest score
 // first.
 func TestSentencePiece(t *testing.T) {
-	tok, err := parse(model(trainerSpec, normalizerSpec))
+	tok, _, err := parse(model(trainerSpec, normalizerSpec))
 	require.NoError(t, err)
 	id := func(token string) int32 {
 		id, ok := tok.ID(token)
@@ -81,7 +81,7 @@ func TestSentencePiece(t *testing.T) {
 	}
 	// An empty unknown piece is a token, too (found by fuzzing).
 	empty := message(nil).text(1, string(message{}.number(3, pieceUnknown)))
-	tok, err = parse(empty.text(2, string(message{}.number(3, modelBPE))).text(3, string(normalizerSpec)))
+	tok, _, err = parse(empty.text(2, string(message{}.number(3, modelBPE))).text(3, string(normalizerSpec)))
 	require.NoError(t, err)
 	back, err := tok.Decode(nil, tok.Encode(nil, []byte("x"), Options{}), false)
 	require.NoError(t, err)
@@ -96,7 +96,7 @@ func TestSentencePiece(t *testing.T) {
 		`pieces[272]: "he" is there twice`:        message(model(trainerSpec, normalizerSpec)).text(1, string(message{}.text(1, "he").number(3, 1))),
 		"neither a tokenizer.json, a rank file of tiktoken nor a SentencePiece model: unexpected EOF": model(trainerSpec, normalizerSpec)[:500],
 	} {
-		_, err := parse(raw)
+		_, _, err := parse(raw)
 		require.EqualError(t, err, want)
 	}
 }
@@ -125,7 +125,7 @@ func rankFile() []byte {
 // token is this token.
 func TestRanks(t *testing.T) {
 	raw := rankFile()
-	tok, err := parse(raw)
+	tok, _, err := parse(raw)
 	require.NoError(t, err)
 	require.Equal(t, 50257, tok.Vocab())
 	require.Equal(t, []int32{260, 261, 'x', 50256}, tok.Encode(nil, []byte("hello hellox<|endoftext|>"), Options{Special: true}))
@@ -205,7 +205,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(model(trainerSpec, normalizerSpec), []byte("hello"))
 	f.Add([]byte("AA== 0\n"), []byte("x"))
 	f.Fuzz(func(t *testing.T, raw, text []byte) {
-		tok, err := parse(raw)
+		tok, _, err := parse(raw)
 		if err != nil {
 			return
 		}

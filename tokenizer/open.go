@@ -30,26 +30,36 @@ func Open(path string) (*Tokenizer, error) {
 		}
 		return nil, fmt.Errorf("%s has no %s and no %s", path, fileNames[0], fileNames[1])
 	}
-	raw, err := os.ReadFile(path)
+	raw, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
-	t, err := parse(raw)
+	t, _, err := parse(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return t, nil
 }
 
+// kind is the kind of a tokenizer file: the name that transformers gives it, and the class that
+// reads it there.
+type kind struct{ file, class string }
+
+// classModel reads models of SentencePiece.
+const classModel = "LlamaTokenizer"
+
 // parse reads the bytes of a file of any kind.
-func parse(raw []byte) (*Tokenizer, error) {
+func parse(raw []byte) (*Tokenizer, kind, error) {
 	if text := bytes.TrimLeft(raw, " \t\r\n\ufeff"); len(text) > 0 && text[0] == '{' {
-		return ParseJSON(text)
+		t, err := ParseJSON(text)
+		return t, kind{fileNames[0], "PreTrainedTokenizerFast"}, err
 	}
 	line, _, _ := bytes.Cut(raw, []byte{'\n'})
 	code, _, ok := bytes.Cut(line, []byte{' '})
 	if _, err := base64.StdEncoding.AppendDecode(nil, code); ok && err == nil {
-		return ParseRanks(raw)
+		t, err := ParseRanks(raw)
+		return t, kind{fileNames[1], ""}, err
 	}
-	return ParseSentencePiece(raw)
+	t, err := ParseSentencePiece(raw)
+	return t, kind{fileNames[1], classModel}, err
 }

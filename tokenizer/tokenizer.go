@@ -117,6 +117,14 @@ func (t *Tokenizer) Decode(dst []byte, ids []int32, skip bool) ([]byte, error) {
 	return dst, nil
 }
 
+// Size returns how many bytes an id adds to a decoded text: 0 for special tokens and unknown ids.
+func (t *Tokenizer) Size(id int32) int {
+	if id < 0 || int(id) >= len(t.tokens) || t.isSpecial(id) {
+		return 0
+	}
+	return len(t.tokens[id])
+}
+
 func (t *Tokenizer) isSpecial(id int32) bool {
 	for _, a := range t.added {
 		if a.id == id {
