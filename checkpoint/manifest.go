@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"octet/tokenizer"
 )
 
 // The files of a checkpoint.
@@ -24,8 +26,8 @@ const (
 )
 
 // wholeFiles and shardedFiles begin the only lists of files that a manifest may have. A
-// shardName for each rank follows shardedFiles. A manifest therefore cannot refer to
-// files outside its folder.
+// shardName for each rank follows shardedFiles. The files of a tokenizer end the list, in the order
+// of tokenizer.FileNames. A manifest therefore cannot refer to files outside its folder.
 var (
 	wholeFiles   = []string{ModelFile, ConfigFile, OptimizerFile, StateFile}
 	shardedFiles = []string{ConfigFile, StateFile}
@@ -65,7 +67,15 @@ func (m manifest) ranks() int {
 	if m.Version == wholeVersion {
 		return 0
 	}
-	return len(m.Files) - len(shardedFiles)
+	return len(m.Files) - m.tokenizerFiles() - len(shardedFiles)
+}
+
+// tokenizerFiles returns the number of files of a tokenizer.
+func (m manifest) tokenizerFiles() (n int) {
+	for n < len(m.Files) && slices.Contains(tokenizer.FileNames, m.Files[len(m.Files)-1-n].Name) {
+		n++
+	}
+	return n
 }
 
 type fileEntry struct {
@@ -103,14 +113,23 @@ func parseManifest(text []byte) (manifest, error) {
 
 // checkNames returns an error unless the manifest lists the files of its layout in order.
 func (m manifest) checkNames() error {
-	if m.Version == wholeVersion && len(m.Files) != len(wholeFiles) {
+	own := m.Files[:len(m.Files)-m.tokenizerFiles()]
+	if m.Version == wholeVersion && len(own) != len(wholeFiles) {
 		return fmt.Errorf("it lists %d files: expected %q", len(m.Files), wholeFiles)
 	}
 	ranks := m.ranks()
 	if m.Version == shardedVersion && (ranks < 1 || ranks > maxRanks) {
 		return fmt.Errorf("it lists %d files: expected %q and 1 to %d shards", len(m.Files), shardedFiles, maxRanks)
 	}
-	for i, f := range m.Files {
+	last := -1
+	for _, f := range m.Files[len(own):] {
+		i := slices.Index(tokenizer.FileNames, f.Name)
+		if i <= last {
+			return fmt.Errorf("it lists %q again, or in another order than %q", f.Name, tokenizer.FileNames)
+		}
+		last = i
+	}
+	for i, f := range own {
 		var want string
 		switch shard := i - len(shardedFiles); {
 		case ranks == 0:

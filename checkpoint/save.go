@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 
 	"octet/internal/disk"
+	"octet/tokenizer"
 )
 
 // Contents is the data of a checkpoint.
@@ -22,6 +23,7 @@ type Contents struct {
 	Model     []Tensor // under Hugging Face's names
 	Optimizer []Tensor
 	State     any // encoded as state.json
+	Tokenizer []tokenizer.File
 }
 
 // partialMark is part of the name of every folder that is being written or
@@ -42,12 +44,12 @@ func Save(dir string, step int, c Contents) (path string, err error) {
 		return "", err
 	}
 	m := manifest{Format: manifestFormat, Version: wholeVersion}
-	m.Files, err = u.write([]content{
+	m.Files, err = u.write(append([]content{
 		{ModelFile, func(w io.Writer) error { return writeTensors(w, c.Model, nil) }},
 		{ConfigFile, jsonOf(c.Config)},
 		{OptimizerFile, func(w io.Writer) error { return writeTensors(w, c.Optimizer, nil) }},
 		{StateFile, jsonOf(c.State)},
-	})
+	}, contentsOf(c.Tokenizer)...))
 	if err != nil {
 		return "", u.discard(err)
 	}
@@ -90,6 +92,14 @@ func (u unfinished) discard(err error) error {
 type content struct {
 	name string
 	fill func(io.Writer) error
+}
+
+// contentsOf returns the files of a tokenizer.
+func contentsOf(files []tokenizer.File) (list []content) {
+	for _, f := range files {
+		list = append(list, content{f.Name, Bytes(f.Data)})
+	}
+	return list
 }
 
 func jsonOf(v any) func(io.Writer) error {

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"octet/internal/disk"
+	"octet/tokenizer"
 )
 
 // Sharded is a checkpoint to which each rank of a run writes a shard.
@@ -118,12 +120,12 @@ func (s Shard) write(w io.Writer) error {
 }
 
 // Finish completes the checkpoint with the parts of all ranks, in any order, and the
-// contents of config.json and state.json, and returns its path. As with [Save], it
+// contents of config.json and state.json and the files of the tokenizer, and returns its path. As with [Save], it
 // survives a power cut. Finish compares the files' sizes with the parts and reads the
 // shards' headers: together they must hold every row of every tensor once. It trusts the
 // parts' checksums. If Finish fails, it removes the hidden folder; the error names the
 // rank whose part is missing or wrong. Older checkpoints are unchanged.
-func (s *Sharded) Finish(parts []Part, config Config, state any) (path string, err error) {
+func (s *Sharded) Finish(parts []Part, config Config, state any, tok ...tokenizer.File) (path string, err error) {
 	shards, err := s.entries(parts)
 	if err != nil {
 		return "", s.discard(err)
@@ -142,7 +144,11 @@ func (s *Sharded) Finish(parts []Part, config Config, state any) (path string, e
 	if m.Files, err = s.write([]content{{ConfigFile, jsonOf(config)}, {StateFile, jsonOf(state)}}); err != nil {
 		return "", s.discard(err)
 	}
-	m.Files = append(m.Files, shards...)
+	files, err := s.write(contentsOf(tok))
+	if err != nil {
+		return "", s.discard(err)
+	}
+	m.Files = slices.Concat(m.Files, shards, files)
 	return s.publish(m)
 }
 

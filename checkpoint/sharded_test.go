@@ -136,7 +136,7 @@ func TestShardedIsTheWhole(t *testing.T) {
 		requireTensors(t, want.Model, c.Model)
 		requireTensors(t, want.Optimizer, c.Optimizer)
 		requireRows(t, want.Optimizer, c.Optimizer)
-		again, err := Save(t.TempDir(), 0, Contents{c.Config, c.Model.List(), c.Optimizer.List(), c.State})
+		again, err := Save(t.TempDir(), 0, Contents{c.Config, c.Model.List(), c.Optimizer.List(), c.State, nil})
 		require.NoError(t, err)
 		for _, name := range names(t, whole) {
 			requireSameFile(t, filepath.Join(whole, name), filepath.Join(again, name))

@@ -4,14 +4,19 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
+
+	"octet/tokenizer"
 )
 
 // The kinds of corpus that Info.Kind names.
 const (
 	KindText     = "text"         // the user's text files, with bytes as tokens
-	KindShards   = "shards"       // the user's .bin files of 16-bit ids
+	KindShards   = "shards"       // the user's .bin files of ids
+	KindPrepared = "prepared"     // folders that octet data prepare wrote
+	KindSources  = "sources"      // several of these, with weights
 	KindGoSource = "go-source"    // the source of a Go installation
 	KindEmbedded = "octet-source" // the source embedded in octet
 )
@@ -27,6 +32,9 @@ type Options struct {
 	// Vocab is the model's vocabulary size, which every id must be below. Zero
 	// allows any id; Info.Vocab then is the size that the corpus needs.
 	Vocab int
+	// Tokenizer is the file or folder of the tokenizer of shards; empty: not known. Text has
+	// bytes as tokens, and prepared folders have their own.
+	Tokenizer string
 }
 
 func (o Options) check() error {
@@ -45,16 +53,36 @@ type Corpus struct {
 	Val   Tokens
 	Info  Info
 
-	pool      *pool // files that are read in windows; nil if all text is in memory
+	// Sources, if there are any, give the rows of a Loader instead of Train, which has their tokens
+	// one after another.
+	Sources []Source
+	// Tokenizer encodes text to ids; nil: it is not known, as with shards without a tokenizer.
+	Tokenizer *tokenizer.Bundle
+	// EndOfText is the id that ends each document; -1: it is not known.
+	EndOfText int32
+
+	parts     []*Corpus // of Sources
+	pool      *pool     // files that are read in windows; nil if all text is in memory
 	baselines baselines
+}
+
+// Source is one of several sources of training data.
+type Source struct {
+	Path   string
+	Weight float64 // share of the rows, relative to those of the others
+	Train  Tokens
 }
 
 // Close closes the files of the corpus. It does nothing for text in memory.
 func (c *Corpus) Close() error {
-	if c.pool == nil {
-		return nil
+	var errs []error
+	for _, p := range c.parts {
+		errs = append(errs, p.Close())
 	}
-	return c.pool.close()
+	if c.pool != nil {
+		errs = append(errs, c.pool.close())
+	}
+	return errors.Join(errs...)
 }
 
 // InMemory returns the number of bytes of the streams that are in memory: all of a text
@@ -96,8 +124,10 @@ type Info struct {
 	// size as eight little-endian bytes, its content. Paths are relative, so
 	// the hash does not depend on the location of the files.
 	SHA256 string `json:"sha256"`
-	// Vocab is 256 for text; for shards it is the largest id plus one.
+	// Vocab is 256 for text and the tokenizer's size otherwise; for shards without a tokenizer it is
+	// the largest id plus one.
 	Vocab       int    `json:"vocab"`
+	Tokenizer   string `json:"tokenizer,omitempty"` // SHA-256 of the tokenizer file
 	TrainTokens int64  `json:"train_tokens"`
 	ValTokens   int64  `json:"val_tokens"`
 	Files       []File `json:"files"`

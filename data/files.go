@@ -34,7 +34,8 @@ func (f *file) String() string { return filepath.Join(f.from, filepath.FromSlash
 // OpenFiles opens files and folders as a corpus, in the given order. A folder stands
 // for all files below it, sorted by slash-separated path. OpenFiles skips empty
 // files and names that begin with a dot. It follows links to files, but not links
-// to folders. Files that end in .bin are shards (see WriteShard), all others are
+// to folders. A folder that octet data prepare wrote is a part of the corpus that has its
+// own tokenizer, split and documents; a corpus has only such folders, or none. Files that end in .bin are shards (see WriteShard), all others are
 // text; a corpus cannot mix them. OpenFiles leaves out files in folders that are
 // neither, such as pictures and programs. JSON lines are an error, and so are
 // compressed files and Parquet tables in paths.
@@ -52,6 +53,9 @@ func OpenFiles(paths []string, o Options) (*Corpus, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	if slices.ContainsFunc(paths, IsPrepared) {
+		return openPrepared(paths, o)
+	}
 	files, err := findAll(paths)
 	if err != nil {
 		return nil, err
@@ -64,6 +68,9 @@ func OpenFiles(paths []string, o Options) (*Corpus, error) {
 	if len(shards) > 0 {
 		c, err = openShards(shards, o)
 	} else {
+		if o.Tokenizer != "" {
+			return nil, fmt.Errorf("data: %q is text, which octet trains on as bytes: octet data prepare %s --tokenizer %s --out DIR makes tokens of it; train on DIR", text[0], paths[0], o.Tokenizer)
+		}
 		holdOutBytes(text, o.ValBytes)
 		c, err = readText(text, Info{Kind: KindText}, o, MaxInMemory)
 	}

@@ -29,11 +29,11 @@ func FuzzLoader(f *testing.F) {
 				requireSentence(t, err, "data: ")
 				return
 			}
-			if err := l.Restore(Position{epoch, index}); err != nil {
+			if err := l.Restore(Position{Epoch: epoch, Index: index}); err != nil {
 				requireSentence(t, err, "position")
 				return
 			}
-			require.Equal(t, Position{epoch, index}, l.Position())
+			require.Equal(t, Position{Epoch: epoch, Index: index}, l.Position())
 			inputs, targets := make([]int32, rows*seq), make([]int32, rows*seq)
 			require.NoError(t, l.Next(inputs, targets))
 			for row := range rows {
@@ -41,7 +41,7 @@ func FuzzLoader(f *testing.F) {
 			}
 			end := l.Position()
 			moved := int64(rows * ranks)
-			require.Equal(t, Position{epoch + (index+moved)/l.count, (index + moved) % l.count}, end)
+			require.Equal(t, Position{Epoch: epoch + (index+moved)/windowsOf(l).count, Index: (index + moved) % windowsOf(l).count}, end)
 			if end.Epoch <= maxEpoch {
 				require.NoError(t, l.Restore(end), "a returned position must be valid")
 			}

@@ -1,8 +1,11 @@
 package data
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
-// Loader returns shuffled rows of a training stream, without end.
+// Loader returns shuffled rows of training data, without end.
 //
 // Each epoch splits the stream into the same number of non-overlapping windows of
 // Seq tokens and visits each once, in a random order. Each epoch also has a random
@@ -10,58 +13,113 @@ import "fmt"
 // and after the last window, less than two windows in total, are not used in that
 // epoch. The targets of a row are its inputs shifted by one token.
 //
+// With LoaderOptions.Packing the rows are whole documents instead, with padding at their end. A corpus of
+// several sources gives each row from one of them, drawn at random with their weights.
+//
 // A Loader serves one rank and is not safe for concurrent use. Ranks share the Tokens.
 type Loader struct {
-	tokens Tokens
-	o      LoaderOptions
-	at     Position
-	count  int64 // windows per epoch
+	o       LoaderOptions
+	sources []rows
+	mixture mixture
+	row     int64 // rows that all ranks have read
+	before  Position
+}
 
-	// State of epoch at.Epoch:
-	order  permutation
-	offset int64
-
-	window []int32 // seq+1 tokens
+// rows returns the rows of one source, without end. After an error its position is undefined.
+type rows interface {
+	// next fills inputs and targets, [seq] each, with the next row.
+	next(inputs, targets []int32) error
+	skip(n int64) error
+	position() Position
+	moveTo(Position)
+	// perEpoch returns the limit of Position.Index and what it counts.
+	perEpoch() (n int64, what string)
 }
 
 // LoaderOptions are the parameters of a Loader. All ranks must have the same Seq,
-// Seed and Ranks.
+// Seed, Packing, Answers and Ranks.
 type LoaderOptions struct {
 	Seq   int // tokens per row
 	Seed  uint64
 	Rank  int // in [0, Ranks)
 	Ranks int // 0 means 1
+	// Packing makes rows of whole documents, of data that knows where they are.
+	Packing bool
+	// Answers leaves prompts out of the loss, of data that knows where they are: their targets are
+	// IgnoreTarget.
+	Answers bool
 }
 
 // Position is the number of rows of the global order that all ranks together have
 // read: complete epochs, and windows (Index) of the current epoch. After the same
 // number of batches it is the same on every rank. It remains valid with another
 // batch size or number of ranks.
+//
+// With Packing, Index counts documents. With several sources it counts all rows, and
+// Sources has the position in each.
 type Position struct {
-	Epoch int64 `json:"epoch"`
-	Index int64 `json:"index"`
+	Epoch   int64      `json:"epoch"`
+	Index   int64      `json:"index"`
+	Sources []Position `json:"sources,omitempty"`
 }
 
-// NewLoader returns a Loader at the first row of the first epoch. A stream shorter
+// NewLoader returns a Loader of one stream at the first row of the first epoch. A stream shorter
 // than one window and its last target is an error.
 func NewLoader(t Tokens, o LoaderOptions) (*Loader, error) {
+	return (&Corpus{Train: t}).Loader(o)
+}
+
+// Loader returns a Loader of the training data, at the first row.
+func (c *Corpus) Loader(o LoaderOptions) (*Loader, error) {
 	if o.Ranks == 0 {
 		o.Ranks = 1
 	}
 	if o.Rank < 0 || o.Rank >= o.Ranks {
 		return nil, fmt.Errorf("data: rank %d of %d ranks: the rank must be between 0 and %d", o.Rank, o.Ranks, o.Ranks-1)
 	}
-	if err := checkWindow(t, o.Seq, "training", "give more text"); err != nil {
-		return nil, err
+	l := &Loader{o: o}
+	if len(c.Sources) == 0 {
+		r, err := c.rows(c.Train, o, o.Seed)
+		l.sources = []rows{r}
+		return l, err
 	}
-	l := &Loader{
-		tokens: t,
-		o:      o,
-		count:  max(1, t.Len()/int64(o.Seq)-1),
-		window: make([]int32, o.Seq+1),
+	for i, s := range c.Sources {
+		r, err := c.rows(s.Train, o, mix(o.Seed, uint64(i)))
+		if err != nil {
+			return nil, fmt.Errorf("source %q: %w", s.Path, err)
+		}
+		l.sources = append(l.sources, r)
+		l.mixture.add(s.Weight)
 	}
-	l.enter(0)
+	l.mixture.seed = o.Seed
 	return l, nil
+}
+
+// rows returns the rows of a stream.
+func (c *Corpus) rows(t Tokens, o LoaderOptions, seed uint64) (rows, error) {
+	var mask masked
+	if o.Answers {
+		var ok bool
+		if mask, ok = t.(masked); !ok {
+			return nil, errors.New("data: data.loss=answers needs data with prompts: prepare it with octet data prepare --kind completion or messages")
+		}
+	}
+	if o.Packing {
+		d, ok := t.(documents)
+		if !ok {
+			return nil, errors.New("data: data.packing=documents needs data that knows its documents: prepare it with octet data prepare")
+		}
+		p, err := newPacked(d, o.Seq, seed, c.EndOfText)
+		if err == nil {
+			p.mask = mask
+		}
+		return p, err
+	}
+	w, err := newWindows(t, o.Seq, seed)
+	if err == nil {
+		w.mask = mask
+	}
+	return w, err
 }
 
 // checkWindow returns an error if the stream is too short for one window and its
@@ -76,39 +134,44 @@ func checkWindow(t Tokens, seq int, part, remedy string) error {
 	return nil
 }
 
-// enter moves to the start of an epoch. The offset can have every value that leaves
-// room for the windows, so that some epochs include each token.
-func (l *Loader) enter(epoch int64) {
-	key := mix(l.o.Seed, uint64(epoch))
-	l.order = newPermutation(l.count, key) // uses mix(key, 0) to mix(key, feistelRounds-1)
-	offsets := uint64(l.tokens.Len() - l.count*int64(l.o.Seq))
-	l.offset = int64(mix(key, feistelRounds) % offsets)
-	l.at = Position{Epoch: epoch}
-}
-
 // Next fills inputs and targets, [rows, seq] each, with this rank's next rows and
 // advances the position by the rows of all ranks. Rank 0 gets the first rows of the
 // global order, rank 1 the following ones, and so on. A batch can extend into the
 // next epoch. After an error the position is unchanged.
 func (l *Loader) Next(inputs, targets []int32) error {
-	rows, err := rowsOf(inputs, targets, l.o.Seq)
+	n, err := rowsOf(inputs, targets, l.o.Seq)
 	if err != nil {
 		return err
 	}
-	before := l.at
-	l.skip(int64(l.o.Rank) * int64(rows))
-	for row := range rows {
-		start := l.offset + l.order.at(l.at.Index)*int64(l.o.Seq)
-		if err := l.tokens.ReadTokens(l.window, start); err != nil {
-			l.moveTo(before)
+	l.store(&l.before)
+	if err := l.read(n, inputs, targets); err != nil {
+		l.moveTo(l.before)
+		return err
+	}
+	return nil
+}
+
+// read reads n rows of this rank, between those of the others.
+func (l *Loader) read(n int, inputs, targets []int32) error {
+	if err := l.skip(int64(l.o.Rank) * int64(n)); err != nil {
+		return err
+	}
+	for i := range n {
+		at, seq := i*l.o.Seq, l.o.Seq
+		if err := l.source().next(inputs[at:][:seq], targets[at:][:seq]); err != nil {
 			return err
 		}
-		copy(inputs[row*l.o.Seq:], l.window[:l.o.Seq])
-		copy(targets[row*l.o.Seq:], l.window[1:])
-		l.skip(1)
+		l.row++
 	}
-	l.skip(int64(l.o.Ranks-1-l.o.Rank) * int64(rows))
-	return nil
+	return l.skip(int64(l.o.Ranks-1-l.o.Rank) * int64(n))
+}
+
+// source returns the source of the next row.
+func (l *Loader) source() rows {
+	if len(l.sources) == 1 {
+		return l.sources[0]
+	}
+	return l.sources[l.mixture.at(l.row)]
 }
 
 // rowsOf returns the number of rows in a batch.
@@ -119,17 +182,41 @@ func rowsOf(inputs, targets []int32, seq int) (int, error) {
 	return len(inputs) / seq, nil
 }
 
-// skip advances the position by n rows.
-func (l *Loader) skip(n int64) {
-	index := l.at.Index + n
-	l.moveTo(Position{l.at.Epoch + index/l.count, index % l.count})
+// skip goes on by n rows.
+func (l *Loader) skip(n int64) error {
+	if len(l.sources) == 1 {
+		return l.sources[0].skip(n)
+	}
+	for range n {
+		if err := l.source().skip(1); err != nil {
+			return err
+		}
+		l.row++
+	}
+	return nil
+}
+
+// store sets p to the position, in the memory of p.
+func (l *Loader) store(p *Position) {
+	if len(l.sources) == 1 {
+		*p = l.sources[0].position()
+		return
+	}
+	*p = Position{Index: l.row, Sources: p.Sources[:0]}
+	for _, s := range l.sources {
+		p.Sources = append(p.Sources, s.position())
+	}
 }
 
 func (l *Loader) moveTo(p Position) {
-	if p.Epoch != l.at.Epoch {
-		l.enter(p.Epoch)
+	if len(l.sources) == 1 {
+		l.sources[0].moveTo(p)
+		return
 	}
-	l.at = p
+	l.row = p.Index
+	for i, s := range l.sources {
+		s.moveTo(p.Sources[i])
+	}
 }
 
 // maxEpoch is the maximum epoch of a saved position. No run reaches it, and counting
@@ -137,13 +224,32 @@ func (l *Loader) moveTo(p Position) {
 const maxEpoch = 1 << 62
 
 // Position returns the start of the next batch.
-func (l *Loader) Position() Position { return l.at }
+func (l *Loader) Position() (p Position) {
+	l.store(&p)
+	return p
+}
 
-// Restore continues from a saved position. A position that does not exist in this
-// stream with this Seq is an error.
+// Restore continues from a saved position; the zero value is the start. A position that does not exist in this
+// data with these options is an error.
 func (l *Loader) Restore(p Position) error {
-	if p.Epoch < 0 || p.Epoch > maxEpoch || p.Index < 0 || p.Index >= l.count {
-		return fmt.Errorf("data: the saved position (epoch %d, index %d) does not exist: an epoch has %d windows; the position belongs to another corpus or data.seq", p.Epoch, p.Index, l.count)
+	if len(l.sources) > 1 && p.Epoch == 0 && p.Index == 0 && p.Sources == nil { // the start
+		p.Sources = make([]Position, len(l.sources))
+	}
+	list := []Position{p}
+	if len(l.sources) > 1 {
+		list = p.Sources
+	}
+	if len(list) != len(l.sources) || len(l.sources) == 1 && len(p.Sources) > 0 {
+		return fmt.Errorf("data: the saved position has %d sources, but the data %d: it belongs to another corpus", max(1, len(p.Sources)), len(l.sources))
+	}
+	for i, s := range l.sources {
+		n, what := s.perEpoch()
+		if at := list[i]; at.Epoch < 0 || at.Epoch > maxEpoch || at.Index < 0 || at.Index >= n {
+			return fmt.Errorf("data: the saved position (epoch %d, index %d) does not exist: an epoch has %d %s; the position belongs to another corpus or data.seq", at.Epoch, at.Index, n, what)
+		}
+	}
+	if p.Index < 0 {
+		return fmt.Errorf("data: the saved position %d is negative", p.Index)
 	}
 	l.moveTo(p)
 	return nil

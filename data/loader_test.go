@@ -111,7 +111,7 @@ func TestEpochVisitsEveryWindowOnce(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d by %d", c.length, c.seq), func(t *testing.T) {
 			l := newTestLoader(t, c.length, LoaderOptions{Seq: int(c.seq), Seed: 3})
-			require.Equal(t, c.windows, l.count)
+			require.Equal(t, c.windows, windowsOf(l).count)
 			offsets := map[int32]bool{}
 			for epoch := range int64(40) {
 				require.Equal(t, Position{Epoch: epoch}, l.Position())
@@ -137,7 +137,7 @@ func TestEveryTokenIsUsed(t *testing.T) {
 	seen := map[int32]bool{}
 	l := newTestLoader(t, length, LoaderOptions{Seq: seq, Seed: 5})
 	for range 100 {
-		for _, start := range nextRows(t, l, int(l.count)) {
+		for _, start := range nextRows(t, l, int(windowsOf(l).count)) {
 			for i := range int32(seq + 1) {
 				seen[start+i] = true
 			}
@@ -150,8 +150,8 @@ func TestOrderDependsOnSeedAndEpoch(t *testing.T) {
 	order := func(seed uint64, epoch int64) string {
 		l := newTestLoader(t, 2000, LoaderOptions{Seq: 16, Seed: seed})
 		require.NoError(t, l.Restore(Position{Epoch: epoch}))
-		offset := l.offset
-		starts := nextRows(t, l, int(l.count))
+		offset := windowsOf(l).offset
+		starts := nextRows(t, l, int(windowsOf(l).count))
 		for i := range starts {
 			starts[i] -= int32(offset)
 		}
@@ -203,7 +203,7 @@ func TestSplitDoesNotChangeTheRows(t *testing.T) {
 func TestBatchLargerThanEpochs(t *testing.T) {
 	small := newTestLoader(t, 50, LoaderOptions{Seq: 16, Seed: 2})
 	large := newTestLoader(t, 50, LoaderOptions{Seq: 16, Seed: 2})
-	require.EqualValues(t, 2, small.count)
+	require.EqualValues(t, 2, windowsOf(small).count)
 	var want []int32
 	for range 11 {
 		want = append(want, nextRows(t, small, 1)...)
@@ -293,10 +293,10 @@ func TestLoaderErrors(t *testing.T) {
 	for _, sizes := range [][2]int{{0, 0}, {16, 32}, {15, 15}, {24, 24}} {
 		requireSentence(t, l.Next(make([]int32, sizes[0]), make([]int32, sizes[1])), "rows of 16 tokens")
 	}
-	for _, p := range []Position{{-1, 0}, {0, -1}, {0, 61}} {
+	for _, p := range []Position{{Epoch: -1, Index: 0}, {Index: -1}, {Index: 61}} {
 		requireSentence(t, l.Restore(p), "61 windows", "another corpus or data.seq")
 	}
-	require.NoError(t, l.Restore(Position{3, 60}))
+	require.NoError(t, l.Restore(Position{Epoch: 3, Index: 60}))
 }
 
 func TestSweepCountsEveryTokenOnce(t *testing.T) {
@@ -375,3 +375,6 @@ func BenchmarkNext(b *testing.B) {
 		require.NoError(b, l.Next(inputs, targets))
 	}
 }
+
+// windowsOf returns the only source of a loader.
+func windowsOf(l *Loader) *windows { return l.sources[0].(*windows) }

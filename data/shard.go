@@ -11,20 +11,22 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"octet/tokenizer"
 )
 
-// The layout of llm.c's GPT-2 shards (dev/data/data_common.py there): a header
-// of 256 int32, of which the first three are the magic number, the version and
-// the number of ids and the rest are zero, then the ids as uint16, all
-// little-endian.
+// The layout of llm.c's shards (dev/data/data_common.py there): a header of 256 int32, of which the
+// first three are the magic number, the version and the number of ids and the rest are zero, then the
+// ids, all little-endian. Ids have 16 bits, as for GPT-2, or 32, as for Llama 3.
 const (
 	shardMagic   = 20240520
 	shardVersion = 1
 	shardHeader  = 256 * 4
 	idBytes      = 2
 
-	// llama3Magic marks llm.c's shards of 32-bit ids.
-	llama3Magic = 20240801
+	wideMagic   = 20240801
+	wideVersion = 7
+	wideBytes   = 4
 )
 
 // WriteShard writes ids as one shard in the format of llm.c: 16-bit ids after a header
@@ -58,6 +60,7 @@ type shard struct {
 	name    string // for messages
 	r       io.ReaderAt
 	ids     int64 // number of ids
+	width   int64 // bytes of an id
 	largest int   // largest id, set by scan
 }
 
@@ -73,7 +76,7 @@ func beginsAsShard(f *file) (bool, error) {
 		return false, unreadable(f.String(), err)
 	}
 	n := binary.LittleEndian.Uint32(magic[:])
-	return n == shardMagic || n == llama3Magic, nil
+	return n == shardMagic || n == wideMagic, nil
 }
 
 // newShard reads the header, checks it against the file's size in bytes, and writes
@@ -90,52 +93,65 @@ func newShard(r io.ReaderAt, name string, size int64, h hash.Hash) (*shard, erro
 	magic := int32(binary.LittleEndian.Uint32(header[0:]))
 	version := int32(binary.LittleEndian.Uint32(header[4:]))
 	ids := int64(int32(binary.LittleEndian.Uint32(header[8:])))
+	width, known := int64(idBytes), int32(shardVersion)
+	if magic == wideMagic {
+		width, known = wideBytes, wideVersion
+	}
 	switch {
-	case magic == llama3Magic:
-		return nil, fmt.Errorf("data: shard %q holds 32-bit ids, as llm.c writes for Llama 3 (magic %d, version %d): octet reads 16-bit ids only (magic %d, version %d), so use a tokenizer of at most 65536 ids", name, magic, version, shardMagic, shardVersion)
-	case magic != shardMagic:
-		return nil, fmt.Errorf("data: shard %q begins with %d instead of %d: rename it if it is text; ids need llm.c's header of 1024 bytes, which files of nanoGPT and Megatron-LM lack", name, magic, shardMagic)
-	case version != shardVersion:
-		return nil, fmt.Errorf("data: shard %q has version %d: octet reads version %d only", name, version, shardVersion)
+	case magic != shardMagic && magic != wideMagic:
+		return nil, fmt.Errorf("data: shard %q begins with %d instead of %d or %d: rename it if it is text; ids need llm.c's header of 1024 bytes, which files of nanoGPT and Megatron-LM lack", name, magic, shardMagic, wideMagic)
+	case version != known:
+		return nil, fmt.Errorf("data: shard %q has version %d: octet reads version %d of files that begin with %d", name, version, known, magic)
 	case ids <= 0:
 		return nil, fmt.Errorf("data: shard %q has %d ids according to its header: leave it out or write it again", name, ids)
-	case size == shardHeader+ids*2*idBytes:
-		return nil, fmt.Errorf("data: shard %q holds %d 32-bit ids after a header for 16-bit ids: write it again with 16-bit ids, of a tokenizer of at most 65536 ids", name, ids)
-	case size != shardHeader+ids*idBytes:
-		return nil, fmt.Errorf("data: shard %q has %d bytes, but the %d ids of its header need %d: copy or write it again", name, size, ids, shardHeader+ids*idBytes)
+	case width == idBytes && size == shardHeader+ids*wideBytes:
+		return nil, fmt.Errorf("data: shard %q holds %d 32-bit ids after a header for 16-bit ids: write it again with the magic number %d and version %d", name, ids, wideMagic, wideVersion)
+	case size != shardHeader+ids*width:
+		return nil, fmt.Errorf("data: shard %q has %d bytes, but the %d ids of its header need %d: copy or write it again", name, size, ids, shardHeader+ids*width)
 	}
-	return &shard{name: name, r: r, ids: ids}, nil
+	return &shard{name: name, r: r, ids: ids, width: width}, nil
+}
+
+// id returns the id at the start of raw.
+func (s *shard) id(raw []byte) int {
+	if s.width == wideBytes {
+		return int(binary.LittleEndian.Uint32(raw))
+	}
+	return int(binary.LittleEndian.Uint16(raw))
 }
 
 // scan reads all ids once, writes their bytes to h and sets s.largest. An id that is
 // not below vocab is an error; vocab 0 allows any id.
 func (s *shard) scan(h hash.Hash, vocab int) error {
-	buf := make([]byte, min(scanChunk, s.ids*idBytes))
-	for at := int64(0); at < s.ids; at += int64(len(buf) / idBytes) {
-		buf = buf[:min(int64(len(buf)), (s.ids-at)*idBytes)]
-		if err := readFull(s.r, s.name, buf, shardHeader+at*idBytes); err != nil {
+	buf := make([]byte, min(scanChunk, s.ids*s.width))
+	for at := int64(0); at < s.ids; at += int64(len(buf)) / s.width {
+		buf = buf[:min(int64(len(buf)), (s.ids-at)*s.width)]
+		if err := readFull(s.r, s.name, buf, shardHeader+at*s.width); err != nil {
 			return err
 		}
 		h.Write(buf)
-		for i := 0; i < len(buf); i += idBytes {
-			id := int(binary.LittleEndian.Uint16(buf[i:]))
+		for i := int64(0); i < int64(len(buf)); i += s.width {
+			id := s.id(buf[i:])
 			if vocab > 0 && id >= vocab {
-				return fmt.Errorf("data: shard %q holds the id %d at token %d, but the vocabulary has %d: set model.vocab to that of its tokenizer", s.name, id, at+int64(i/idBytes), vocab)
+				return fmt.Errorf("data: shard %q holds the id %d at token %d, but the vocabulary has %d: set model.vocab to that of its tokenizer", s.name, id, at+i/s.width, vocab)
 			}
 			s.largest = max(s.largest, id)
 		}
+	}
+	if s.largest > math.MaxInt32 {
+		return fmt.Errorf("data: shard %q holds the id %d: ids are below 2^31", s.name, s.largest)
 	}
 	return nil
 }
 
 // read implements tokenFile.
 func (s *shard) read(dst []int32, buffer *[]byte, first int64) error {
-	raw := sized(buffer, len(dst)*idBytes)
-	if err := readFull(s.r, s.name, raw, shardHeader+first*idBytes); err != nil {
+	raw := sized(buffer, len(dst)*int(s.width))
+	if err := readFull(s.r, s.name, raw, shardHeader+first*s.width); err != nil {
 		return err
 	}
 	for i := range dst {
-		id := int(binary.LittleEndian.Uint16(raw[i*idBytes:]))
+		id := s.id(raw[i*int(s.width):])
 		if id > s.largest { // may be out of bounds of the embedding table
 			return fmt.Errorf("data: shard %q has changed since it was opened: token %d now has the id %d, above the former maximum %d; do not write to it while a run reads it", s.name, first+int64(i), id, s.largest)
 		}
@@ -146,16 +162,20 @@ func (s *shard) read(dst []int32, buffer *[]byte, first int64) error {
 
 // openShards opens, checks and splits shards as OpenFiles documents.
 func openShards(files []*file, o Options) (*Corpus, error) {
-	c := &Corpus{Info: Info{Kind: KindShards}, pool: newPool()}
-	shards, err := c.open(files, o.Vocab)
+	c := &Corpus{Info: Info{Kind: KindShards}, EndOfText: -1, pool: newPool()}
+	vocab, err := c.openTokenizer(o)
+	var shards []*shard
+	if err == nil {
+		shards, err = c.open(files, vocab)
+	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	valIDs := o.ValBytes / idBytes
 	var train, val stream
+	valIDs := o.ValBytes / idBytes
 	holdOutIDs(files, shards, valIDs)
 	for i, s := range shards {
-		held := files[i].held / idBytes
+		held := files[i].held / s.width
 		train.add(s, 0, s.ids-held)
 		val.add(s, s.ids-held, min(held, valIDs-val.n))
 		c.Info.Files = append(c.Info.Files, File{Path: files[i].path, Bytes: files[i].size, HeldOut: files[i].held})
@@ -167,6 +187,23 @@ func openShards(files []*file, o Options) (*Corpus, error) {
 	c.Train, c.Val = &train, &val
 	c.Info.TrainTokens, c.Info.ValTokens = train.n, val.n
 	return c, nil
+}
+
+// openTokenizer opens the tokenizer of shards, if one is given, and returns the vocabulary that their
+// ids must be in.
+func (c *Corpus) openTokenizer(o Options) (vocab int, err error) {
+	if o.Tokenizer == "" {
+		return o.Vocab, nil
+	}
+	if c.Tokenizer, err = tokenizer.OpenBundle(o.Tokenizer); err != nil {
+		return 0, fmt.Errorf("data: data.tokenizer: %w", err)
+	}
+	n := c.Tokenizer.Vocab()
+	if o.Vocab != 0 && o.Vocab < n {
+		return 0, fmt.Errorf("data: model.vocab is %d, but the tokenizer %q has %d tokens: set model.vocab=%d", o.Vocab, o.Tokenizer, n, n)
+	}
+	c.EndOfText, c.Info.Tokenizer = c.Tokenizer.EndOfText, c.Tokenizer.SHA256()
+	return n, nil
 }
 
 // open opens and reads every shard once and sets Info.SHA256 and Info.Vocab. Opened
@@ -190,6 +227,9 @@ func (c *Corpus) open(files []*file, vocab int) ([]*shard, error) {
 		c.Info.Vocab = max(c.Info.Vocab, s.largest+1)
 		shards = append(shards, s)
 	}
+	if c.Tokenizer != nil {
+		c.Info.Vocab = c.Tokenizer.Vocab()
+	}
 	c.Info.SHA256 = hash.String()
 	return shards, nil
 }
@@ -208,14 +248,14 @@ func holdOutIDs(files []*file, shards []*shard, limit int64) {
 	}
 	if len(named) > 0 && (limit > 0 || len(named) < len(shards)) {
 		for _, i := range named {
-			files[i].held = shards[i].ids * idBytes
+			files[i].held = shards[i].ids * shards[i].width
 		}
 		return
 	}
 	left := min(total/10, limit)
 	for i := len(shards) - 1; i >= 0; i-- {
 		held := min(left, shards[i].ids)
-		files[i].held = held * idBytes
+		files[i].held = held * shards[i].width
 		left -= held
 	}
 }

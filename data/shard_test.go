@@ -183,10 +183,10 @@ func TestHostileShards(t *testing.T) {
 	}{
 		{"no header", good[:100], []string{"100 bytes", "1024"}},
 		{"text", bytes.Repeat([]byte("text"), 300), []string{"begins with 1954047348 instead of 20240520", "rename it if it is text"}},
-		{"llama-3", patchedShard(t, 0, 20240801), []string{"32-bit ids"}},
+		{"magic of 32-bit ids", patchedShard(t, 0, 20240801), []string{"version 1", "version 7"}},
 		{"32-bit ids, header of 16-bit ids", append(patchedShard(t, 2, 10), good[1024:]...), []string{"10 32-bit ids", "header for 16-bit ids", "write it again"}},
 		{"big-endian", patchedShard(t, 0, -0x27cbffff), []string{"instead of 20240520"}},
-		{"version", patchedShard(t, 1, 2), []string{"version 2", "version 1 only"}},
+		{"version", patchedShard(t, 1, 2), []string{"version 2", "octet reads version 1"}},
 		{"no ids", patchedShard(t, 2, 0)[:1024], []string{"has 0 ids"}},
 		{"negative count", patchedShard(t, 2, -10), []string{"has -10 ids"}},
 		{"count too high", patchedShard(t, 2, 11), []string{"1044 bytes", "11 ids", "need 1046"}},

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"octet/tokenizer"
 )
 
 // separator is the byte between two files of a stream. Text does not contain it, so
@@ -86,7 +88,7 @@ func readText(files []*file, info Info, o Options, maxInMemory int64) (*Corpus, 
 	}
 	val.truncate(o.ValBytes)
 
-	c := &Corpus{Train: &train, Val: &val}
+	c := &Corpus{Train: &train, Val: &val, Tokenizer: tokenizer.OfBytes(), EndOfText: separator}
 	scan := textScan{hash: newCorpusHash(), train: newStreamScan(&train), val: newStreamScan(&val), buffer: make([]byte, 0, scanChunk)}
 	if train.n+val.n <= maxInMemory {
 		scan.train.inMemory, scan.val.inMemory = make(Text, train.n), make(Text, val.n)

@@ -14,10 +14,17 @@ import (
 // installation, or Octet's own source without a Go installation. note names the source that
 // was chosen; it is empty for data.paths. sources, Octet's own source, may be nil.
 func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *data.Corpus, note string, err error) {
-	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab}
-	if len(c.Data.Paths) > 0 {
-		corpus, err = openFiles(ctx, c.Data.Paths, o)
+	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab, Tokenizer: c.Data.Tokenizer}
+	if len(c.Data.Sources) > 0 {
+		corpus, err = within(ctx, func() (*data.Corpus, error) { return data.OpenSources(c.Data.DataSources(), o) })
 		return corpus, "", err
+	}
+	if len(c.Data.Paths) > 0 {
+		corpus, err = within(ctx, func() (*data.Corpus, error) { return data.OpenFiles(c.Data.Paths, o) })
+		return corpus, "", err
+	}
+	if c.Data.Tokenizer != "" {
+		return nil, "", errors.New("data.tokenizer is for the shards of data.paths, but there are none")
 	}
 	root, version, err := data.FindGoRoot(ctx)
 	if errors.Is(err, data.ErrNoGo) {
@@ -34,16 +41,15 @@ func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *dat
 	return corpus, fmt.Sprintf("the source of %s in %s", version, root), err
 }
 
-// openFiles calls data.OpenFiles, which may read for an hour, and returns as soon as ctx is
-// done.
-func openFiles(ctx context.Context, paths []string, o data.Options) (*data.Corpus, error) {
+// within calls open, which may read for an hour, and returns as soon as ctx is done.
+func within(ctx context.Context, open func() (*data.Corpus, error)) (*data.Corpus, error) {
 	type result struct {
 		corpus *data.Corpus
 		err    error
 	}
 	opened := make(chan result, 1)
 	go func() {
-		corpus, err := data.OpenFiles(paths, o)
+		corpus, err := open()
 		opened <- result{corpus, err}
 	}()
 	select {

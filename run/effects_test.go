@@ -1,6 +1,8 @@
 package run
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,8 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/data"
 	"octet/internal/config"
 	"octet/internal/disk"
+	"octet/tokenizer"
 	"octet/train"
 )
 
@@ -45,9 +49,51 @@ func metrics(t *testing.T, c train.Config) []string {
 	dir := filepath.Join(t.TempDir(), "run")
 	err := tryTrain(t.Context(), c, dir, func(Progress) {})
 	text, readErr := os.ReadFile(filepath.Join(dir, metricsFile))
-	require.NoError(t, readErr)
+	require.NoError(t, readErr, "%v", err)
 	end, _, _ := strings.Cut(fmt.Sprint(err), ";") // the rest names the folder
 	return append(strings.Split(string(text), "\n"), end)
+}
+
+// refusal returns the error of a run that does not start.
+func refusal(t *testing.T, c train.Config) []string {
+	return []string{fmt.Sprint(tryTrain(t.Context(), c, filepath.Join(t.TempDir(), "run"), func(Progress) {}))}
+}
+
+// preparedFolder returns a folder of tokens, with prompts: the first half of each document.
+func preparedFolder(t *testing.T) string {
+	dir := t.TempDir()
+	tok := tokenizer.OfBytes()
+	for _, f := range tok.Files {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600))
+	}
+	p := data.Prepared{Kind: data.KindCompletion, Tokenizer: data.PreparedTokenizer{SHA256: tok.SHA256(), Vocab: 256}}
+	for _, part := range []string{data.TrainPart, data.ValPart} {
+		var ids []uint16
+		var index, mask []byte
+		docs := int64(0)
+		for line := range bytes.SplitAfterSeq(text(9_000), []byte("return ")) {
+			for i, b := range append(line, 0) {
+				if len(ids)%8 == 0 {
+					mask = append(mask, 0)
+				}
+				if i > len(line)/2 {
+					mask[len(ids)/8] |= 1 << (len(ids) % 8)
+				}
+				ids = append(ids, uint16(b))
+			}
+			index = binary.LittleEndian.AppendUint64(index, uint64(len(ids)))
+			docs++
+		}
+		var shard bytes.Buffer
+		require.NoError(t, data.WriteShard(&shard, ids))
+		name := data.ShardName(part, 0)
+		for suffix, raw := range map[string][]byte{".bin": shard.Bytes(), ".idx": index, ".mask": mask} {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name+suffix), raw, 0o600))
+		}
+		p.Shards = append(p.Shards, data.PreparedShard{Name: name, Tokens: int64(len(ids)), Documents: docs, Bytes: int64(len(ids)) - docs})
+	}
+	require.NoError(t, data.WritePrepared(dir, p))
+	return dir
 }
 
 // kept returns the names of the checkpoints that a run keeps.
@@ -97,7 +143,7 @@ func under(recipe string) func(*train.Config) {
 }
 
 // effects returns an effect for every key.
-func effects(weights, otherText string) map[string]effect {
+func effects(weights, otherText, prepared string) map[string]effect {
 	delayed, smooth := under("fp8-delayed"), under("fp8-smooth")
 	lateFactors := func(c *train.Config) {
 		c.Recipe, c.Precision.SmoothScaling = "fp8-smooth", "delayed"
@@ -116,6 +162,7 @@ func effects(weights, otherText string) map[string]effect {
 	}
 	experts := func(c *train.Config) { c.Model.Experts = 4 }
 	muon := func(c *train.Config) { c.Optimizer.Kind = "muon" }
+	onFolder := func(c *train.Config) { c.Data.Paths = []string{prepared} }
 	saving := func(c *train.Config) { c.Checkpoint.Every = 1 }
 	return map[string]effect{
 		"recipe": {see: programs, edit: delayed},
@@ -158,6 +205,16 @@ func effects(weights, otherText string) map[string]effect {
 		"data.paths":     {see: metrics, edit: func(c *train.Config) { c.Data.Paths = []string{otherText} }},
 		"data.seq":       {see: programs, edit: func(c *train.Config) { c.Data.Seq = 64 }},
 		"data.val_bytes": {see: metrics, edit: func(c *train.Config) { c.Data.ValBytes = 900 }},
+		"data.tokenizer": {
+			see: refusal, edit: func(c *train.Config) { c.Data.Tokenizer = weights }, // text has bytes as tokens
+		},
+		"data.packing": {see: metrics, edit: func(c *train.Config) { c.Data.Packing = "documents" }, base: onFolder},
+		"data.loss":    {see: metrics, edit: func(c *train.Config) { c.Data.Loss = "answers" }, base: onFolder},
+		"data.sources": {see: metrics, edit: func(c *train.Config) {
+			c.Data.Sources = []train.DataSource{{Path: prepared, Weight: 1}, {Path: otherText, Weight: 1}}
+		}, base: func(c *train.Config) {
+			c.Data.Paths, c.Data.Sources = nil, []train.DataSource{{Path: prepared, Weight: 1}}
+		}},
 
 		"train.steps":       {see: metrics, edit: func(c *train.Config) { c.Train.Steps = 3 }},
 		"train.micro_batch": {see: programs, edit: func(c *train.Config) { c.Train.MicroBatch = 4 }},
@@ -282,7 +339,7 @@ func TestEveryKeyHasAnEffect(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	trainIn(t, trained, dir, func(Progress) {})
 
-	table := effects(filepath.Join(dir, checkpointsDir, "step-00000001"), otherText)
+	table := effects(filepath.Join(dir, checkpointsDir, "step-00000001"), otherText, preparedFolder(t))
 	known := settings(train.Config{})
 	for key := range known {
 		require.Contains(t, table, key, "add an effect of the key to the table")

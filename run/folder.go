@@ -17,6 +17,7 @@ import (
 	"octet/internal/config"
 	"octet/internal/disk"
 	"octet/internal/writers"
+	"octet/tokenizer"
 	"octet/train"
 )
 
@@ -219,7 +220,7 @@ func (f *folder) Close() error { return f.unlock() }
 // discard undoes create if nothing was started. It removes what this process made and
 // leaves a folder that existed before as it was.
 func (f *folder) discard() (err error) {
-	names := append([]string{dataFile, metricsFile, timingFile, logFile, logsDir}, f.recipes...)
+	names := slices.Concat([]string{dataFile, metricsFile, timingFile, logFile, logsDir}, tokenizer.FileNames, f.recipes)
 	if f.made != "" {
 		entries, readErr := os.ReadDir(f.Dir)
 		err = readErr
@@ -291,14 +292,21 @@ func (f *folder) writeConfig(c train.Config) error {
 	return disk.WriteAtomic(configPath(f.Dir), text)
 }
 
-// recordData writes data.json. If it exists, recordData returns an error unless the corpus
-// is the one that the run began with.
-func (f *folder) recordData(info data.Info) error {
-	err := CheckCorpus(f.Dir, info)
+// recordData writes data.json and the files of the tokenizer. If data.json exists, recordData
+// returns an error unless the corpus is the one that the run began with.
+func (f *folder) recordData(c *data.Corpus) error {
+	err := CheckCorpus(f.Dir, c.Info)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	text, err := json.MarshalIndent(info, "", "  ")
+	if c.Tokenizer != nil {
+		for _, x := range c.Tokenizer.Files {
+			if err := disk.WriteAtomic(f.path(x.Name), x.Data); err != nil {
+				return err
+			}
+		}
+	}
+	text, err := json.MarshalIndent(c.Info, "", "  ")
 	if err != nil {
 		return err
 	}

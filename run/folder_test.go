@@ -30,7 +30,7 @@ func TestDiscard(t *testing.T) {
 		f, err := create(dir, train.Default())
 		require.NoError(t, err)
 		require.FileExists(t, configPath(dir))
-		require.NoError(t, f.recordData(data.Info{}))
+		require.NoError(t, f.recordData(&data.Corpus{}))
 		require.NoError(t, f.discard())
 		require.Equal(t, before, there(), dir)
 	}
@@ -51,7 +51,7 @@ func TestDiscardBesideCreate(t *testing.T) {
 		}
 		f, err := create(dir, train.Default())
 		require.NoError(t, err)
-		require.NoError(t, f.recordData(data.Info{}))
+		require.NoError(t, f.recordData(&data.Corpus{}))
 		inside, begun := false, (*folder)(nil)
 		restore := disk.Intercept(func(c disk.Change) error {
 			if inside || begun != nil {
@@ -60,7 +60,7 @@ func TestDiscardBesideCreate(t *testing.T) {
 			inside = true
 			if another, err := create(dir, train.Default()); err == nil {
 				begun = another
-				require.NoError(t, begun.recordData(data.Info{}))
+				require.NoError(t, begun.recordData(&data.Corpus{}))
 			}
 			inside = false
 			return c.Do()
@@ -84,7 +84,7 @@ func TestDiscardKilled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	f, err := create(dir, train.Default())
 	require.NoError(t, err)
-	require.NoError(t, f.recordData(data.Info{}))
+	require.NoError(t, f.recordData(&data.Corpus{}))
 	changes := 0
 	restore := disk.Intercept(func(c disk.Change) error {
 		changes++

@@ -192,7 +192,7 @@ func (r *Run) start(ctx context.Context, o Options, corpus openCorpus) (err erro
 	}
 	if err == nil && !o.Resume && r.rank() == 0 {
 		if r.folder, err = create(o.Dir, o.Config); err == nil {
-			err = r.folder.recordData(r.Corpus.Info)
+			err = r.folder.recordData(r.Corpus)
 		}
 	}
 	if err == nil {
@@ -212,7 +212,7 @@ func (r *Run) prepare(ctx context.Context, o Options, corpus openCorpus) (job *t
 	}
 	if o.Resume {
 		if r.rank() == 0 {
-			if err := r.folder.recordData(r.Corpus.Info); err != nil {
+			if err := r.folder.recordData(r.Corpus); err != nil {
 				return nil, err
 			}
 		}
@@ -279,6 +279,9 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 	r.saver.last.step = r.Resumed
 	if r.saver.copied.Config, err = config.Values(r.Config); err != nil {
 		return err
+	}
+	if tok := r.Corpus.Tokenizer; tok != nil {
+		r.saver.copied.Tokenizer = tok.Files
 	}
 	if r.records, err = r.openRecords(r.Resumed); err != nil {
 		return err

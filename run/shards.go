@@ -42,7 +42,7 @@ func (r *Run) startShard(ctx context.Context, step int) (write func() (string, e
 		if err != nil {
 			return "", errors.Join(err, begun.Discard())
 		}
-		return begun.Finish(parts, r.saver.copied.HFConfig(), r.saver.copied.State())
+		return begun.Finish(parts, r.saver.copied.HFConfig(), r.saver.copied.State(), r.saver.copied.Tokenizer...)
 	}, nil
 }
 

@@ -7,9 +7,11 @@ import (
 	"path/filepath"
 
 	"octet/checkpoint"
+	"octet/data"
 	"octet/internal/config"
 	"octet/nn"
 	"octet/recipe"
+	"octet/tokenizer"
 	"octet/train"
 )
 
@@ -147,4 +149,25 @@ func (w *Weights) describe(c checkpoint.Config) (err error) {
 		return fmt.Errorf("%s: %w", filepath.Join(w.Path, checkpoint.ConfigFile), err)
 	}
 	return w.CheckpointWeights.Model.Match(c)
+}
+
+// ErrNoTokenizer is wrapped by the error of [Weights.Tokenizer] for a folder without one.
+var ErrNoTokenizer = errors.New("there is no tokenizer")
+
+// Tokenizer opens the tokenizer beside the weights. Models of bytes have one without a file.
+func (w *Weights) Tokenizer() (*tokenizer.Bundle, error) {
+	if !tokenizer.In(w.Path) {
+		if w.Model.Vocab == data.TextVocab {
+			return tokenizer.OfBytes(), nil
+		}
+		return nil, fmt.Errorf("%s: %w: copy tokenizer.json or tokenizer.model of its %d tokens there", w.Path, ErrNoTokenizer, w.Model.Vocab)
+	}
+	b, err := tokenizer.OpenBundle(w.Path)
+	if err != nil {
+		return nil, err
+	}
+	if n := b.Vocab(); n > w.Model.Vocab {
+		return nil, fmt.Errorf("%s: the tokenizer has %d tokens, but the model %d: it belongs to another model", w.Path, n, w.Model.Vocab)
+	}
+	return b, nil
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 )
 
 // Bundle is a tokenizer with the files that define it. The files go wherever its ids go: to prepared
@@ -28,10 +29,13 @@ type File struct {
 	Data []byte
 }
 
-const configName = "tokenizer_config.json"
+const (
+	configName     = "tokenizer_config.json"
+	generationName = "generation_config.json"
+)
 
 // FileNames are the names of a Bundle's files, with which transformers finds them.
-var FileNames = append(slices.Clone(fileNames), configName, "special_tokens_map.json", "chat_template.jinja", "generation_config.json")
+var FileNames = append(slices.Clone(fileNames), configName, "special_tokens_map.json", "chat_template.jinja", generationName)
 
 // maxFile bounds the size of a file in bytes. The largest known ones have 35 MB.
 const maxFile = 1 << 28
@@ -72,6 +76,14 @@ func OpenBundle(path string) (*Bundle, error) {
 	return newBundle(cmp.Or(dir, "."), files)
 }
 
+// In reports whether a folder has a tokenizer.
+func In(dir string) bool {
+	return slices.ContainsFunc(fileNames, func(name string) bool {
+		_, err := os.Stat(filepath.Join(dir, name))
+		return err == nil
+	})
+}
+
 func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -105,14 +117,15 @@ func newBundle(path string, files []File) (*Bundle, error) {
 	var fields struct {
 		EOS json.RawMessage `json:"eos_token"`
 	}
-	if err := json.Unmarshal(config.Data, &fields); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(filepath.Dir(path), configName), err)
-	}
-	if len(fields.EOS) == 0 || string(fields.EOS) == "null" {
+	err = json.Unmarshal(config.Data, &fields)
+	if err == nil && (len(fields.EOS) == 0 || string(fields.EOS) == "null") {
 		b.guessEndOfText()
 		return b, nil
 	}
-	token, err := tokenText(fields.EOS)
+	token := ""
+	if err == nil {
+		token, err = tokenText(fields.EOS)
+	}
 	if err == nil {
 		err = b.setID(token)
 	}
@@ -134,7 +147,17 @@ func tokenText(raw json.RawMessage) (string, error) {
 // endsOfText are the names of known tokenizers.
 var endsOfText = []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"}
 
+// guessEndOfText takes the id of generation_config.json, or the first known name.
 func (b *Bundle) guessEndOfText() {
+	if f := b.file(generationName); f != nil {
+		var fields struct {
+			EOS *int32 `json:"eos_token_id"`
+		}
+		if json.Unmarshal(f.Data, &fields) == nil && fields.EOS != nil && *fields.EOS >= 0 && int(*fields.EOS) < b.Vocab() {
+			b.EndOfText = *fields.EOS
+			return
+		}
+	}
 	for _, name := range endsOfText {
 		if b.setID(name) == nil {
 			return
@@ -214,6 +237,12 @@ func (b *Bundle) SHA256() string {
 // OfBytes returns the tokenizer whose ids are bytes, without merges. The zero byte ends a document:
 // text does not contain it.
 func OfBytes() *Bundle {
+	b := *ofBytes()
+	b.Files = slices.Clone(b.Files)
+	return &b
+}
+
+var ofBytes = sync.OnceValue(func() *Bundle {
 	vocab := make(map[string]int, len(byteChars))
 	for b, r := range byteChars {
 		vocab[string(r)] = b
@@ -231,10 +260,9 @@ func OfBytes() *Bundle {
 	if err != nil {
 		panic(err)
 	}
-	b, err := newBundle("", []File{{Name: fileNames[0], Data: raw}, {Name: "generation_config.json", Data: generation}})
+	b, err := newBundle("", []File{{Name: fileNames[0], Data: raw}, {Name: generationName, Data: generation}})
 	if err != nil {
 		panic(err)
 	}
-	b.EndOfText = 0
 	return b
-}
+})

@@ -3,6 +3,7 @@ package train
 import (
 	"reflect"
 
+	"octet/data"
 	"octet/nn"
 )
 
@@ -66,9 +67,37 @@ type Model struct {
 
 // Data selects the training text and how it is split into sequences.
 type Data struct {
-	Paths    []string `toml:"paths" doc:"files or folders; empty: the source of the Go installation"`
-	Seq      int      `toml:"seq" doc:"tokens in a sequence"`
-	ValBytes int64    `toml:"val_bytes" doc:"maximum size of the validation split"`
+	Paths     []string `toml:"paths" doc:"files or folders; empty: the source of the Go installation"`
+	Tokenizer string   `toml:"tokenizer" doc:"file or folder, of shards that have none"`
+	Seq       int      `toml:"seq" doc:"tokens in a sequence"`
+	ValBytes  int64    `toml:"val_bytes" doc:"maximum size of the validation split"`
+	Packing   string   `toml:"packing" doc:"rows are windows of the stream: stream; or whole documents: documents"`
+	Loss      string   `toml:"loss" doc:"targets that count: all, or answers, which are outside prompts"`
+
+	Sources []DataSource `toml:"sources,omitempty" doc:"in place of paths: sources with weights"`
+}
+
+// DataSources returns the sources as package data opens them.
+func (d Data) DataSources() (list []data.Source) {
+	for _, s := range d.Sources {
+		list = append(list, data.Source{Path: s.Path, Weight: s.Weight})
+	}
+	return list
+}
+
+// The values of Data.Packing and Data.Loss.
+const (
+	PackStream    = "stream"
+	PackDocuments = "documents"
+	LossAll       = "all"
+	LossAnswers   = "answers"
+)
+
+// DataSource is a part of the training data. Each row comes from one source, drawn at random with
+// their weights.
+type DataSource struct {
+	Path   string  `toml:"path"`   // as in Data.Paths
+	Weight float64 `toml:"weight"` // share of the rows, relative to those of the other sources
 }
 
 // Loop configures the training loop: batch sizes, ranks and intervals.

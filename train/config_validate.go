@@ -218,10 +218,38 @@ func (v *validator) data(d Data, l Loop) {
 			v.fail(`data.paths holds an empty path; use "." for the current folder`)
 		}
 	}
+	v.text("data.tokenizer", d.Tokenizer)
+	v.oneOf("data.packing", d.Packing, []string{PackStream, PackDocuments})
+	v.oneOf("data.loss", d.Loss, []string{LossAll, LossAnswers})
+	v.sources(d)
 	if v.fp8 && okSeq && okBatch && l.MicroBatch*d.Seq%align != 0 {
 		fits := func(n int) bool { return n*d.Seq%align == 0 }
 		v.fail("train.micro_batch = %d sequences of data.seq = %d are %d tokens, not a multiple of %d, which the FP8 GEMMs of weight gradients require; use data.seq = %d or train.micro_batch = %d",
 			l.MicroBatch, d.Seq, l.MicroBatch*d.Seq, align, nearestMultiple(d.Seq, align), nearestFit(l.MicroBatch, l.MicroBatch+align, fits))
+	}
+}
+
+// sources checks the sources with weights.
+func (v *validator) sources(d Data) {
+	if len(d.Sources) == 0 {
+		return
+	}
+	if len(d.Paths) > 0 {
+		v.fail("data.paths and data.sources both name the data; keep one of them")
+	}
+	sum := 0.0
+	for i, s := range d.Sources {
+		v.text("data.sources", s.Path)
+		if s.Path == "" {
+			v.fail("data.sources: entry %d has no path", i+1)
+		}
+		if !(s.Weight >= 0 && s.Weight <= 1e9) {
+			v.fail("data.sources: the weight of %q is %v; use a number from 0 to 1e9", s.Path, s.Weight)
+		}
+		sum += s.Weight
+	}
+	if sum == 0 {
+		v.fail("data.sources: all weights are 0, so that no row has a source; raise one")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"octet/checkpoint"
 	"octet/fp8"
 	"octet/nn"
+	"octet/tokenizer"
 )
 
 // Snapshot is a host copy of a rank's part of a checkpoint, in the formats of the device. It
@@ -16,6 +17,8 @@ import (
 type Snapshot struct {
 	// Config is recorded in state.json: values of the configuration, by key.
 	Config map[string]string
+	// Tokenizer has the files of the corpus's tokenizer.
+	Tokenizer []tokenizer.File
 
 	job   *Job
 	rank  int
@@ -101,6 +104,7 @@ func (s *Snapshot) Contents() checkpoint.Contents {
 	}
 	return checkpoint.Contents{
 		Config: s.HFConfig(), State: s.state, Model: whole(shard.Model), Optimizer: whole(shard.Optimizer),
+		Tokenizer: s.Tokenizer,
 	}
 }
 

@@ -100,8 +100,9 @@ func (t *Trainer) open(b backend.Backend) error {
 		return err
 	}
 	d := &device{Backend: b, micro: map[Variant]program{}}
-	if d.loader, err = data.NewLoader(t.corpus.Train, data.LoaderOptions{
+	if d.loader, err = t.corpus.Loader(data.LoaderOptions{
 		Seq: seq, Seed: uint64(j.Config.Seed), Rank: t.group.Rank(), Ranks: t.group.Size(),
+		Packing: j.Config.Data.Packing == PackDocuments, Answers: j.Config.Data.Loss == LossAnswers,
 	}); err != nil {
 		return err
 	}

@@ -115,6 +115,9 @@ func openPair(t *testing.T, device string, timeout time.Duration) *pair {
 	standin.Only(t, "NCCL does not report a missing rank")
 	p := &pair{groups: world.Local(2, timeout), devices: make([]backend.Backend, 2)}
 	t.Cleanup(func() {
+		if t.Failed() { // closing would wait for a collective that a rank has not joined
+			p.groups[0].Fail(world.CodeFailed, context.Canceled)
+		}
 		require.NoError(t, p.each(func(rank int) error { return p.devices[rank].Close() }))
 	})
 	require.NoError(t, world.Each(p.groups, func(g *world.Group) (err error) {
@@ -146,6 +149,19 @@ func (p *pair) read(rank int) (float32, error) {
 	err := p.devices[rank].Read(p.x[rank], raw)
 	fp8.F32.Decode(x, raw)
 	return x[3], err
+}
+
+// allocs is testing.AllocsPerRun, the least of several: a slow machine gives the beats of a group
+// and the samples of a meter the time to allocate in between.
+func allocs(runs int, f func()) float64 {
+	least := testing.AllocsPerRun(runs, f)
+	for range 4 {
+		if least == 0 {
+			break
+		}
+		least = min(least, testing.AllocsPerRun(runs, f))
+	}
+	return least
 }
 
 // each runs f for both ranks at once.
@@ -202,9 +218,13 @@ func TestCollectivesInGraphs(t *testing.T) {
 	got, err := p.read(1)
 	require.NoError(t, err)
 	require.Equal(t, float32(30), got)
-	require.Zero(t, testing.AllocsPerRun(10, func() { _ = p.run[0].Run(t.Context()) }))
+	launched := 0
+	require.Zero(t, allocs(10, func() {
+		_ = p.run[0].Run(t.Context())
+		launched++
+	}))
 	require.NoError(t, p.each(func(rank int) error { // rank 1 joins the collectives that rank 0 launched alone
-		for range 11 * rank {
+		for range launched * rank {
 			if err := p.run[rank].Run(t.Context()); err != nil {
 				return err
 			}
@@ -245,11 +265,6 @@ func TestWaitTime(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
 	p := openPair(t, "", time.Minute)
-	defer func() {
-		if t.Failed() { // or closing would wait for the collective
-			p.groups[1].Fail(world.CodeFailed, context.Canceled)
-		}
-	}()
 	require.NoError(t, p.run[0].Run(t.Context()))
 	require.Eventually(t, func() bool { return p.groups[0].WaitTime() > 0 }, 10*time.Second, time.Millisecond)
 	require.Zero(t, p.groups[1].WaitTime())

@@ -128,7 +128,7 @@ func TestStepsAhead(t *testing.T) {
 			}
 			tm.sameOnAll(t)
 			if ranks == 1 {
-				require.Zero(t, testing.AllocsPerRun(2, func() { _, _ = tr.NextAhead(context.Background()) }))
+				require.Zero(t, allocs(2, func() { _, _ = tr.NextAhead(context.Background()) }))
 			}
 		})
 	}

@@ -45,8 +45,11 @@ router_aux_loss   = 0.01
 
 [data]
 paths = []                 # empty: the embedded default
+tokenizer = ""             # of shards
 seq = 256
 val_bytes = 200000
+packing = "stream"         # documents
+loss = "all"               # answers
 
 [train]
 steps = 1800

@@ -21,6 +21,17 @@ func New(a Args) (*Loaded, error) {
 			return nil, err
 		}
 	}
+	for i := range c.Data.Sources {
+		s := &c.Data.Sources[i]
+		if s.Path, err = absolute("data.sources", a.Dir, s.Path); err != nil {
+			return nil, err
+		}
+	}
+	if c.Data.Tokenizer != "" {
+		if c.Data.Tokenizer, err = absolute("data.tokenizer", a.Dir, c.Data.Tokenizer); err != nil {
+			return nil, err
+		}
+	}
 	if c.Model.Init != "" {
 		if c.Model.Init, err = absolute("model.init", a.Dir, c.Model.Init); err != nil {
 			return nil, err

@@ -1,5 +1,5 @@
 // Package export writes a trained model as a Hugging Face folder for other programs:
-// config.json and model.safetensors.
+// config.json, model.safetensors and the files of the tokenizer.
 //
 // The export folds the smoothing scales c of Smooth-SwiGLU into the weights: it divides row
 // i of up_proj by c_i and multiplies column i of down_proj by c_i. The model's function does
@@ -34,6 +34,7 @@ import (
 	"octet/internal/ptq"
 	"octet/internal/writers"
 	"octet/safetensors"
+	"octet/tokenizer"
 )
 
 // Formats are the formats of exported weights, besides that of Model.Quantized.
@@ -87,6 +88,8 @@ type Model struct {
 	// Smooth holds the smoothing scales of each MLP, in the order of layers and experts; nil if there
 	// is nothing to fold.
 	Smooth []infer.Smoothing
+	// Tokenizer has the files of the tokenizer.
+	Tokenizer []tokenizer.File
 	// Quantized is what Quantize sets; its scheme is then a format.
 	Quantized *ptq.Model
 }
@@ -151,6 +154,11 @@ func Write(ctx context.Context, dir, format string, m Model, report func(written
 	}
 	if err := m.writeWeights(ctx, filepath.Join(partial, "model.safetensors"), f, m.Size(format), report); err != nil {
 		return err
+	}
+	for _, x := range m.Tokenizer {
+		if err := disk.WriteAtomic(filepath.Join(partial, x.Name), x.Data); err != nil {
+			return err
+		}
 	}
 	if err := m.writeConfig(filepath.Join(partial, "config.json"), f); err != nil {
 		return err

@@ -37,6 +37,12 @@ func FromRun(ctx context.Context, w *run.Weights, dev backend.Backend) (Model, e
 	for name, shape := range w.HF.Layout() {
 		m.List = append(m.List, checkpoint.Tensor{Name: name, Shape: shape})
 	}
+	switch tok, err := w.Tokenizer(); {
+	case err == nil:
+		m.Tokenizer = tok.Files
+	case !errors.Is(err, run.ErrNoTokenizer):
+		return Model{}, err
+	}
 	perToken := w.Recipe.Smooth.On() && w.Recipe.Smooth.Form.PerToken()
 	m.ScaleInv = func(name string) (float32, error) {
 		if perToken && strings.HasSuffix(name, ".mlp.hidden") {

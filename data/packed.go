@@ -1,0 +1,112 @@
+package data
+
+import "fmt"
+
+// packed returns rows of whole documents, without end. Each epoch visits the documents in a random
+// order. A row has as many of the next ones as fit; a document longer than a row loses its end. What
+// is left of the row is padding: inputs end, targets IgnoreTarget. Position.Index is the number of
+// documents.
+type packed struct {
+	tokens documents
+	mask   masked // nil: all tokens count in the loss
+	seq    int
+	seed   uint64
+	end    int32 // the id that ends a document
+	at     Position
+	order  permutation // of epoch at.Epoch
+	row    []int32
+}
+
+// documents is a stream that knows where its documents are.
+type documents interface {
+	Tokens
+	// documents returns their number, document the tokens [from, to) of one.
+	documents() int64
+	document(i int64) (from, to int64, err error)
+}
+
+func newPacked(t documents, seq int, seed uint64, end int32) (*packed, error) {
+	if seq <= 0 {
+		return nil, fmt.Errorf("data: data.seq is %d, must be at least 1", seq)
+	}
+	p := &packed{tokens: t, seq: seq, seed: seed, end: end, row: make([]int32, seq+1)}
+	p.enter(0)
+	return p, nil
+}
+
+func (p *packed) enter(epoch int64) {
+	p.order = newPermutation(p.tokens.documents(), mix(p.seed, uint64(epoch)))
+	p.at = Position{Epoch: epoch}
+}
+
+func (p *packed) next(inputs, targets []int32) error {
+	at := 0
+	err := p.each(func(from, to int64) error {
+		n := int(to - from)
+		whole := p.row[:min(n, p.seq+1)] // of a document that is too long, the last token is a target only
+		if err := p.tokens.ReadTokens(whole, from); err != nil {
+			return err
+		}
+		n = min(n, p.seq)
+		copy(inputs[at:], whole[:n])
+		to2 := targets[at:][:n]
+		copy(to2, whole[1:])
+		if p.mask != nil {
+			if err := p.mask.ignore(to2[:len(whole)-1], from+1); err != nil {
+				return err
+			}
+		}
+		if len(whole) == n { // nothing follows the last token
+			to2[n-1] = IgnoreTarget
+		}
+		at += n
+		return nil
+	})
+	for ; at < p.seq; at++ {
+		inputs[at], targets[at] = p.end, IgnoreTarget
+	}
+	return err
+}
+
+func (p *packed) skip(n int64) error {
+	for range n {
+		if err := p.each(func(_, _ int64) error { return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each calls visit for the documents of the next row and goes on to the row after it.
+func (p *packed) each(visit func(from, to int64) error) error {
+	for left := int64(p.seq); ; {
+		from, to, err := p.tokens.document(p.order.at(p.at.Index))
+		if err != nil {
+			return err
+		}
+		n := min(to-from, int64(p.seq))
+		if n > left {
+			return nil
+		}
+		if err := visit(from, to); err != nil {
+			return err
+		}
+		left -= n
+		next := Position{Epoch: p.at.Epoch, Index: p.at.Index + 1}
+		if next.Index == p.tokens.documents() {
+			next = Position{Epoch: p.at.Epoch + 1}
+		}
+		p.moveTo(next)
+	}
+}
+
+func (p *packed) position() Position { return p.at }
+
+func (p *packed) moveTo(to Position) {
+	if to.Epoch != p.at.Epoch {
+		p.enter(to.Epoch)
+	}
+	p.at = to
+}
+
+func (p *packed) perEpoch() (n int64, what string) { return p.tokens.documents(), "documents" }

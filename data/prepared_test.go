@@ -1,0 +1,358 @@
+package data
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/tokenizer"
+)
+
+// writtenDocs are the documents of a folder of tokens that writeFolder wrote.
+type writtenDocs struct {
+	dir  string
+	docs map[string][][]int32 // by part
+	mask map[string][][]bool
+}
+
+// writeFolder writes a folder of tokens with documents of random lengths in several shards. Each
+// document ends with the zero byte.
+func writeFolder(t *testing.T, kind string, seed uint64, perShard ...int) *writtenDocs {
+	t.Helper()
+	w := &writtenDocs{t.TempDir(), map[string][][]int32{}, map[string][][]bool{}}
+	tok := tokenizer.OfBytes()
+	for _, f := range tok.Files {
+		require.NoError(t, os.WriteFile(filepath.Join(w.dir, f.Name), f.Data, 0o644))
+	}
+	p := Prepared{Kind: kind, Tokenizer: PreparedTokenizer{SHA256: tok.SHA256(), Vocab: 256}, Val: 0.1}
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for i, n := range append(perShard, 3) {
+		part := TrainPart
+		if i == len(perShard) {
+			part, i = ValPart, 0
+		}
+		s := PreparedShard{Name: ShardName(part, i), SHA256: "00", Documents: int64(n)}
+		var ids []uint16
+		var index, mask []byte
+		for range n {
+			doc := []int32{}
+			var counts []bool
+			for range 1 + rng.IntN(40) {
+				doc = append(doc, int32(1+rng.IntN(255)))
+			}
+			doc = append(doc, 0)
+			for range doc {
+				counts = append(counts, rng.IntN(2) == 0)
+			}
+			for k, id := range doc {
+				if at := len(ids); at%8 == 0 {
+					mask = append(mask, 0)
+				}
+				if counts[k] {
+					mask[len(ids)/8] |= 1 << (len(ids) % 8)
+				}
+				ids = append(ids, uint16(id))
+			}
+			index = binary.LittleEndian.AppendUint64(index, uint64(len(ids)))
+			w.docs[part] = append(w.docs[part], doc)
+			w.mask[part] = append(w.mask[part], counts)
+		}
+		s.Tokens, s.Bytes = int64(len(ids)), int64(len(ids)-n)
+		p.Shards = append(p.Shards, s)
+		var file bytes.Buffer
+		require.NoError(t, WriteShard(&file, ids))
+		files := map[string][]byte{".bin": file.Bytes(), ".idx": index}
+		if kind != KindDocuments {
+			files[".mask"] = mask
+		}
+		for suffix, raw := range files {
+			require.NoError(t, os.WriteFile(filepath.Join(w.dir, s.Name+suffix), raw, 0o644))
+		}
+	}
+	require.NoError(t, WritePrepared(w.dir, p))
+	return w
+}
+
+func openFolders(t *testing.T, dirs ...string) *Corpus {
+	t.Helper()
+	c, err := OpenFiles(dirs, Options{ValBytes: 1 << 40, Vocab: 256})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// A folder of tokens is a stream of all documents, and knows where each is.
+func TestPreparedFolder(t *testing.T) {
+	a, b := writeFolder(t, KindDocuments, 1, 7, 1, 12), writeFolder(t, KindDocuments, 2, 5)
+	c := openFolders(t, a.dir, b.dir)
+	docs := slices.Concat(a.docs[TrainPart], b.docs[TrainPart])
+	require.Equal(t, slices.Concat(docs...), readAll(t, c.Train, 11))
+	require.Equal(t, slices.Concat(slices.Concat(a.docs[ValPart], b.docs[ValPart])...), readAll(t, c.Val, 13))
+	train := c.Train.(*part)
+	require.EqualValues(t, len(docs), train.documents())
+	for i, want := range docs {
+		from, to, err := train.document(int64(i))
+		require.NoError(t, err)
+		got := make([]int32, to-from)
+		require.NoError(t, train.ReadTokens(got, from))
+		require.Equal(t, want, got)
+	}
+	require.Equal(t, KindPrepared, c.Info.Kind)
+	require.Zero(t, c.EndOfText)
+	require.Equal(t, 256, c.Tokenizer.Vocab())
+	require.NotEqual(t, c.Info.SHA256, openFolders(t, a.dir).Info.SHA256)
+}
+
+// With Answers, the targets are those without it, but for ids whose mask bit is 0.
+func TestAnswersOfWindows(t *testing.T) {
+	w := writeFolder(t, KindCompletion, 3, 9, 2, 8)
+	c := openFolders(t, w.dir)
+	ids, counts := slices.Concat(w.docs[TrainPart]...), slices.Concat(w.mask[TrainPart]...)
+	const seq = 16
+	all, err := c.Loader(LoaderOptions{Seq: seq, Seed: 5})
+	require.NoError(t, err)
+	answers, err := c.Loader(LoaderOptions{Seq: seq, Seed: 5, Answers: true})
+	require.NoError(t, err)
+	in, out, in2, out2 := make([]int32, seq), make([]int32, seq), make([]int32, seq), make([]int32, seq)
+	ignored := 0
+	for range 60 {
+		at := all.sources[0].(*windows)
+		start := at.offset + at.order.at(at.at.Index)*seq
+		require.NoError(t, all.Next(in, out))
+		require.NoError(t, answers.Next(in2, out2))
+		require.Equal(t, in, in2)
+		for i := range out {
+			at := int(start) + i
+			require.Equal(t, ids[at], in[i])
+			want := ids[at+1]
+			require.Equal(t, want, out[i])
+			if !counts[at+1] {
+				want = IgnoreTarget
+				ignored++
+			}
+			require.Equal(t, want, out2[i])
+		}
+	}
+	require.Positive(t, ignored)
+	_, err = openFolders(t, writeFolder(t, KindDocuments, 3, 9).dir).Loader(LoaderOptions{Seq: seq, Answers: true})
+	requireSentence(t, err, "data.loss=answers", "--kind completion")
+}
+
+// Packing gives every document once in an epoch, whole or without its end, and no target crosses
+// the end of a document.
+func TestPackedRows(t *testing.T) {
+	for _, answers := range []bool{false, true} {
+		w := writeFolder(t, KindCompletion, 4, 30, 25)
+		docs, masks := w.docs[TrainPart], w.mask[TrainPart]
+		const seq = 24 // some documents are longer
+		l, err := openFolders(t, w.dir).Loader(LoaderOptions{Seq: seq, Seed: 9, Packing: true, Answers: answers})
+		require.NoError(t, err)
+		var orders [2][]string
+		for epoch := range orders {
+			for l.Position().Epoch == int64(epoch) {
+				in, out := make([]int32, seq), make([]int32, seq)
+				require.NoError(t, l.Next(in, out))
+				for at := 0; at < seq && in[at] != 0; {
+					k := slices.IndexFunc(docs, func(d []int32) bool {
+						n := min(len(d), seq)
+						return at+n <= seq && slices.Equal(d[:n], in[at:at+n])
+					})
+					require.GreaterOrEqual(t, k, 0, "no document begins with %v", in[at:])
+					d := docs[k]
+					for i := range min(len(d), seq) {
+						want := IgnoreTarget
+						if i+1 < len(d) && (!answers || masks[k][i+1]) {
+							want = d[i+1]
+						}
+						require.Equal(t, want, out[at+i])
+					}
+					at += min(len(d), seq)
+					orders[epoch] = append(orders[epoch], fmt.Sprint(k))
+				}
+				for i := range in {
+					if in[i] == 0 {
+						require.Equal(t, IgnoreTarget, out[i])
+					}
+				}
+			}
+		}
+		require.NotEqual(t, orders[0], orders[1])
+		seen := slices.Sorted(slices.Values(slices.Concat(orders[0], orders[1])))
+		require.GreaterOrEqual(t, len(slices.Compact(seen)), len(docs))
+	}
+}
+
+// The rows do not depend on the number of ranks, and a loader goes on from any position, for packed
+// rows and for several sources.
+func TestOtherLoadersResumeAnywhere(t *testing.T) {
+	a, b := openFolders(t, writeFolder(t, KindDocuments, 5, 40).dir), openFolders(t, writeFolder(t, KindDocuments, 6, 9).dir)
+	mixed := &Corpus{Train: a.Train, Sources: []Source{{"a", 3, a.Train}, {"b", 1, b.Train}}}
+	for name, x := range map[string]struct {
+		c *Corpus
+		o LoaderOptions
+	}{
+		"packed": {a, LoaderOptions{Seq: 32, Seed: 1, Packing: true}},
+		"mixed":  {mixed, LoaderOptions{Seq: 16, Seed: 1}},
+		"both":   {mixed, LoaderOptions{Seq: 32, Seed: 1, Packing: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seq := x.o.Seq
+			one, err := x.c.Loader(x.o)
+			require.NoError(t, err)
+			const batches, rows, ranks = 40, 2, 3
+			want := make([]int32, batches*ranks*rows*seq)
+			targets := make([]int32, len(want))
+			var at []Position
+			for i := 0; i < len(want); i += ranks * rows * seq {
+				at = append(at, one.Position())
+				require.NoError(t, one.Next(want[i:][:ranks*rows*seq], targets[i:][:ranks*rows*seq]))
+			}
+			for rank := range ranks {
+				o := x.o
+				o.Rank, o.Ranks = rank, ranks
+				for _, from := range []int{0, 17} {
+					l, err := x.c.Loader(o)
+					require.NoError(t, err)
+					require.NoError(t, l.Restore(at[from]))
+					in, out := make([]int32, rows*seq), make([]int32, rows*seq)
+					for i := from; i < batches; i++ {
+						require.NoError(t, l.Next(in, out))
+						start := (i*ranks + rank) * rows * seq
+						require.Equal(t, want[start:][:len(in)], in)
+						require.Equal(t, targets[start:][:len(in)], out)
+					}
+				}
+			}
+			require.Zero(t, testing.AllocsPerRun(10, func() {
+				if one.Next(want[:seq], targets[:seq]) != nil {
+					panic("")
+				}
+			}))
+			requireSentence(t, one.Restore(Position{Sources: make([]Position, 5)}), "5 sources", "another corpus")
+		})
+	}
+}
+
+// The shares of the sources are the weights', within four standard deviations.
+func TestMixtureFollowsTheWeights(t *testing.T) {
+	var m mixture
+	m.seed = 11
+	weights := []float64{0.5, 0, 2, 1.5}
+	for _, w := range weights {
+		m.add(w)
+	}
+	const n = 100_000
+	counts := make([]float64, len(weights))
+	for i := range int64(n) {
+		counts[m.at(i)]++
+	}
+	for i, w := range weights {
+		p := w / 4
+		require.InDelta(t, n*p, counts[i], 4*math.Sqrt(n*p*(1-p)))
+	}
+}
+
+func TestWrongFolders(t *testing.T) {
+	text := writeTree(t, map[string]string{"a.txt": "some text"})
+	good := writeFolder(t, KindCompletion, 7, 4)
+	for name, x := range map[string]struct {
+		change func(t *testing.T, dir string)
+		want   []string
+	}{
+		"truncated ids": {func(t *testing.T, dir string) {
+			require.NoError(t, os.Truncate(filepath.Join(dir, "train-000000.bin"), 1030))
+		}, []string{"train-000000.bin", "1030 bytes"}},
+		"no index":     {func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "train-000000.idx"))) }, []string{"train-000000.idx"}},
+		"no mask":      {func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "val-000000.mask"))) }, []string{"val-000000.mask"}},
+		"no tokenizer": {func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "tokenizer.json"))) }, []string{"tokenizer.json"}},
+		"another tokenizer": {func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "tokenizer.json"), `"type": "BPE"`, `"type" : "BPE"`)
+		}, []string{"is not the one of its tokens"}},
+		"another format": {func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, PreparedFile), `"format": 1`, `"format": 2`)
+		}, []string{"format 2"}},
+		"unknown kind": {func(t *testing.T, dir string) { rewrite(t, filepath.Join(dir, PreparedFile), `"completion"`, `"poem"`) }, []string{`"poem"`}},
+		"path in a name": {func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, PreparedFile), `"train-000000"`, `"../train-000000"`)
+		}, []string{"train-000000"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "x")
+			require.NoError(t, os.CopyFS(dir, os.DirFS(good.dir)))
+			x.change(t, dir)
+			_, err := OpenFiles([]string{dir}, Options{})
+			requireSentence(t, err, x.want...)
+		})
+	}
+	_, err := OpenFiles([]string{good.dir, text}, Options{})
+	requireSentence(t, err, filepath.Base(text), "is no folder of octet data prepare")
+	_, err = OpenFiles([]string{good.dir, writeFolder(t, KindDocuments, 7, 4).dir}, Options{})
+	requireSentence(t, err, "completion", "text", "train on one kind")
+	_, err = OpenFiles([]string{good.dir}, Options{Vocab: 100})
+	requireSentence(t, err, "model.vocab is 100", "model.vocab=256")
+	_, err = OpenFiles([]string{good.dir}, Options{Tokenizer: good.dir})
+	requireSentence(t, err, "data.tokenizer")
+	_, err = OpenFiles([]string{text}, Options{Tokenizer: good.dir})
+	requireSentence(t, err, "octet data prepare")
+}
+
+// A document without ids, which would never fill a row, is an error.
+func TestWrongIndex(t *testing.T) {
+	w := writeFolder(t, KindDocuments, 8, 4)
+	name := filepath.Join(w.dir, "train-000000.idx")
+	raw, err := os.ReadFile(name)
+	require.NoError(t, err)
+	copy(raw[8:16], raw[:8])
+	require.NoError(t, os.WriteFile(name, raw, 0o644))
+	l, err := openFolders(t, w.dir).Loader(LoaderOptions{Seq: 16, Packing: true})
+	require.NoError(t, err)
+	before := l.Position()
+	for err == nil {
+		before = l.Position()
+		err = l.Next(make([]int32, 16), make([]int32, 16))
+	}
+	requireSentence(t, err, "train-000000.idx", "document 1")
+	require.Equal(t, before, l.Position())
+}
+
+// Shards of 32-bit ids, as llm.c writes for Llama 3.
+func TestWideShards(t *testing.T) {
+	raw := make([]byte, shardHeader)
+	binary.LittleEndian.PutUint32(raw[0:], wideMagic)
+	binary.LittleEndian.PutUint32(raw[4:], wideVersion)
+	binary.LittleEndian.PutUint32(raw[8:], 20)
+	for i := range uint32(20) {
+		raw = binary.LittleEndian.AppendUint32(raw, i*6000)
+	}
+	name := filepath.Join(t.TempDir(), "a.bin")
+	require.NoError(t, os.WriteFile(name, raw, 0o644))
+	c, err := OpenFiles([]string{name}, Options{ValBytes: 4})
+	require.NoError(t, err)
+	require.Equal(t, 19*6000+1, c.Info.Vocab)
+	ids := readAll(t, c.Train, 7)
+	require.Len(t, ids, 18)
+	require.EqualValues(t, 17*6000, ids[17])
+	require.EqualValues(t, []int32{108000, 114000}, readAll(t, c.Val, 3))
+	_, err = OpenFiles([]string{name}, Options{Vocab: 100_000})
+	requireSentence(t, err, "the id 102000 at token 17", "model.vocab")
+	require.NoError(t, os.WriteFile(name, raw[:len(raw)-2], 0o644))
+	_, err = OpenFiles([]string{name}, Options{})
+	requireSentence(t, err, "20 ids", "need 1104")
+}
+
+// rewrite replaces a text in a file.
+func rewrite(t *testing.T, name, from, to string) {
+	t.Helper()
+	raw, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Contains(t, string(raw), from)
+	require.NoError(t, os.WriteFile(name, bytes.Replace(raw, []byte(from), []byte(to), 1), 0o644))
+}

@@ -1,0 +1,108 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// OpenSources opens several sources of training data, each like the path of OpenFiles. Every
+// row of a Loader comes from one of them, see Source. The validation stream is that of the
+// first source, the second and so on, each of at most an equal share of ValBytes. The sources must have
+// the same tokenizer.
+func OpenSources(sources []Source, o Options) (*Corpus, error) {
+	if len(sources) == 0 {
+		return nil, errors.New("data: no sources: name some, with a weight each")
+	}
+	sum := 0.0
+	for _, s := range sources {
+		if !(s.Weight >= 0) {
+			return nil, fmt.Errorf("data: the weight of %q is %v: expected 0 or more", s.Path, s.Weight)
+		}
+		sum += s.Weight
+	}
+	if !(sum > 0) {
+		return nil, errors.New("data: all weights are 0: raise one")
+	}
+	o.ValBytes /= int64(len(sources))
+	c := &Corpus{Info: Info{Kind: KindSources}, Sources: slices.Clone(sources)}
+	var train, val joined
+	hash := newCorpusHash()
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		from, err := OpenFiles([]string{s.Path}, o)
+		if err == nil {
+			c.parts = append(c.parts, from)
+			err = c.sameTokenizer(s.Path, from)
+		}
+		if err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		s.Train = from.Train
+		train.add(from.Train)
+		val.add(from.Val)
+		hash.begin(from.Info.SHA256, from.Info.TrainTokens)
+		fmt.Fprint(hash, s.Weight)
+		c.Info.Vocab = max(c.Info.Vocab, from.Info.Vocab)
+		c.Info.LeftOut += from.Info.LeftOut
+		c.Info.Files = append(c.Info.Files, from.Info.Files...)
+	}
+	c.Train, c.Val = &train, &val
+	c.Info.SHA256, c.Info.TrainTokens, c.Info.ValTokens = hash.String(), train.Len(), val.Len()
+	return c, nil
+}
+
+// sameTokenizer takes the tokenizer of the first source, and requires the same one of others.
+func (c *Corpus) sameTokenizer(path string, from *Corpus) error {
+	first := c.parts[0]
+	if from == first {
+		c.Tokenizer, c.EndOfText, c.Info.Tokenizer = first.Tokenizer, first.EndOfText, first.Info.Tokenizer
+		return nil
+	}
+	same := from.EndOfText == c.EndOfText && (from.Tokenizer == nil) == (c.Tokenizer == nil)
+	if same && c.Tokenizer != nil {
+		same = from.Tokenizer.SHA256() == c.Tokenizer.SHA256()
+	}
+	if !same {
+		return fmt.Errorf("data: %q and %q have different tokenizers: prepare both with the same one", c.Sources[0].Path, path)
+	}
+	return nil
+}
+
+// joined is the tokens of several streams, one after another.
+type joined struct {
+	streams []Tokens
+	starts  []int64
+	n       int64
+}
+
+func (j *joined) add(t Tokens) {
+	if t == nil || t.Len() == 0 {
+		return
+	}
+	j.streams, j.starts = append(j.streams, t), append(j.starts, j.n)
+	j.n += t.Len()
+}
+
+// Len returns the number of tokens.
+func (j *joined) Len() int64 { return j.n }
+
+// ReadTokens implements Tokens.
+func (j *joined) ReadTokens(dst []int32, at int64) error {
+	if err := checkRange(j.n, at, len(dst)); err != nil {
+		return err
+	}
+	i, found := slices.BinarySearch(j.starts, at)
+	if !found {
+		i--
+	}
+	for ; len(dst) > 0; i++ {
+		from := at - j.starts[i]
+		n := min(int64(len(dst)), j.streams[i].Len()-from)
+		if err := j.streams[i].ReadTokens(dst[:n], from); err != nil {
+			return err
+		}
+		dst, at = dst[n:], at+n
+	}
+	return nil
+}
