@@ -35,6 +35,9 @@ type Options struct {
 	// Tokenizer is the file or folder of the tokenizer of shards; empty: not known. Text has
 	// bytes as tokens, and prepared folders have their own.
 	Tokenizer string
+	// Answers leaves prompts out of the loss, of prepared folders that know them: their targets are
+	// IgnoreTarget.
+	Answers bool
 }
 
 func (o Options) check() error {

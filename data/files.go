@@ -60,6 +60,9 @@ func OpenFiles(paths []string, o Options) (*Corpus, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Answers {
+		return nil, errNoPrompts(paths[0])
+	}
 	text, shards, err := classify(files)
 	if err != nil {
 		return nil, err
@@ -79,6 +82,11 @@ func OpenFiles(paths []string, o Options) (*Corpus, error) {
 	}
 	c.Info.LeftOut = len(files) - len(text) - len(shards)
 	return c, nil
+}
+
+// errNoPrompts is the error for data without prompts.
+func errNoPrompts(path string) error {
+	return fmt.Errorf("data: data.loss=answers needs data with prompts, but %q has none: prepare it with octet data prepare --kind completion or messages", path)
 }
 
 // classify returns the text files or the shards among files; one list is empty. It

@@ -37,7 +37,7 @@ type rows interface {
 }
 
 // LoaderOptions are the parameters of a Loader. All ranks must have the same Seq,
-// Seed, Packing, Answers and Ranks.
+// Seed, Packing and Ranks.
 type LoaderOptions struct {
 	Seq   int // tokens per row
 	Seed  uint64
@@ -45,9 +45,6 @@ type LoaderOptions struct {
 	Ranks int // 0 means 1
 	// Packing makes rows of whole documents, of data that knows where they are.
 	Packing bool
-	// Answers leaves prompts out of the loss, of data that knows where they are: their targets are
-	// IgnoreTarget.
-	Answers bool
 }
 
 // Position is the number of rows of the global order that all ranks together have
@@ -97,29 +94,14 @@ func (c *Corpus) Loader(o LoaderOptions) (*Loader, error) {
 
 // rows returns the rows of a stream.
 func (c *Corpus) rows(t Tokens, o LoaderOptions, seed uint64) (rows, error) {
-	var mask masked
-	if o.Answers {
-		var ok bool
-		if mask, ok = t.(masked); !ok {
-			return nil, errors.New("data: data.loss=answers needs data with prompts: prepare it with octet data prepare --kind completion or messages")
-		}
-	}
 	if o.Packing {
 		d, ok := t.(documents)
 		if !ok {
 			return nil, errors.New("data: data.packing=documents needs data that knows its documents: prepare it with octet data prepare")
 		}
-		p, err := newPacked(d, o.Seq, seed, c.EndOfText)
-		if err == nil {
-			p.mask = mask
-		}
-		return p, err
+		return newPacked(d, o.Seq, seed, c.EndOfText)
 	}
-	w, err := newWindows(t, o.Seq, seed)
-	if err == nil {
-		w.mask = mask
-	}
-	return w, err
+	return newWindows(t, o.Seq, seed)
 }
 
 // checkWindow returns an error if the stream is too short for one window and its

@@ -29,7 +29,8 @@ func newPacked(t documents, seq int, seed uint64, end int32) (*packed, error) {
 	if seq <= 0 {
 		return nil, fmt.Errorf("data: data.seq is %d, must be at least 1", seq)
 	}
-	p := &packed{tokens: t, seq: seq, seed: seed, end: end, row: make([]int32, seq+1)}
+	mask, _ := t.(masked)
+	p := &packed{tokens: t, mask: mask, seq: seq, seed: seed, end: end, row: make([]int32, seq+1)}
 	p.enter(0)
 	return p, nil
 }

@@ -143,9 +143,9 @@ func (p maskedPart) ignore(targets []int32, at int64) error {
 	return nil
 }
 
-// tokens returns the part as a stream, with its mask if it has one.
-func (p *part) asTokens() Tokens {
-	if len(p.shards) > 0 && p.shards[0].mask != nil {
+// asTokens returns the part as a stream, of which the answers count in the loss, or everything.
+func (p *part) asTokens(answers bool) Tokens {
+	if answers {
 		return maskedPart{p}
 	}
 	return p
@@ -204,13 +204,16 @@ func (c *Corpus) addFolders(dirs []string, o Options) error {
 		}
 		hash.Write([]byte(t.SHA256()))
 	}
+	if o.Answers && kind == KindDocuments {
+		return errNoPrompts(dirs[0])
+	}
 	if train.n == 0 {
 		return fmt.Errorf("data: %q has no document for training: prepare it with a smaller --val", dirs[0])
 	}
 	if val.n > 0 { // val_bytes in tokens, by the mean size of a token
 		val.truncate(int64(float64(o.ValBytes) / (float64(max(val.bytes, 1)) / float64(val.n))))
 	}
-	c.Train, c.Val = train.asTokens(), val.asTokens()
+	c.Train, c.Val = train.asTokens(o.Answers), val.asTokens(o.Answers)
 	c.EndOfText = c.Tokenizer.EndOfText
 	c.Info.SHA256, c.Info.Vocab, c.Info.Tokenizer = hash.String(), c.Tokenizer.Vocab(), c.Tokenizer.SHA256()
 	c.Info.TrainTokens, c.Info.ValTokens = train.n, val.n

@@ -81,9 +81,11 @@ func writeFolder(t *testing.T, kind string, seed uint64, perShard ...int) *writt
 	return w
 }
 
-func openFolders(t *testing.T, dirs ...string) *Corpus {
+func openFolders(t *testing.T, dirs ...string) *Corpus { return openAnswers(t, false, dirs...) }
+
+func openAnswers(t *testing.T, answers bool, dirs ...string) *Corpus {
 	t.Helper()
-	c, err := OpenFiles(dirs, Options{ValBytes: 1 << 40, Vocab: 256})
+	c, err := OpenFiles(dirs, Options{ValBytes: 1 << 40, Vocab: 256, Answers: answers})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
@@ -119,7 +121,7 @@ func TestAnswersOfWindows(t *testing.T) {
 	const seq = 16
 	all, err := c.Loader(LoaderOptions{Seq: seq, Seed: 5})
 	require.NoError(t, err)
-	answers, err := c.Loader(LoaderOptions{Seq: seq, Seed: 5, Answers: true})
+	answers, err := openAnswers(t, true, w.dir).Loader(LoaderOptions{Seq: seq, Seed: 5})
 	require.NoError(t, err)
 	in, out, in2, out2 := make([]int32, seq), make([]int32, seq), make([]int32, seq), make([]int32, seq)
 	ignored := 0
@@ -142,7 +144,9 @@ func TestAnswersOfWindows(t *testing.T) {
 		}
 	}
 	require.Positive(t, ignored)
-	_, err = openFolders(t, writeFolder(t, KindDocuments, 3, 9).dir).Loader(LoaderOptions{Seq: seq, Answers: true})
+	_, err = OpenFiles([]string{writeFolder(t, KindDocuments, 3, 9).dir}, Options{Answers: true})
+	requireSentence(t, err, "data.loss=answers", "--kind completion")
+	_, err = OpenFiles([]string{writeTree(t, map[string]string{"a.txt": "some text"})}, Options{Answers: true})
 	requireSentence(t, err, "data.loss=answers", "--kind completion")
 }
 
@@ -153,7 +157,7 @@ func TestPackedRows(t *testing.T) {
 		w := writeFolder(t, KindCompletion, 4, 30, 25)
 		docs, masks := w.docs[TrainPart], w.mask[TrainPart]
 		const seq = 24 // some documents are longer
-		l, err := openFolders(t, w.dir).Loader(LoaderOptions{Seq: seq, Seed: 9, Packing: true, Answers: answers})
+		l, err := openAnswers(t, answers, w.dir).Loader(LoaderOptions{Seq: seq, Seed: 9, Packing: true})
 		require.NoError(t, err)
 		var orders [2][]string
 		for epoch := range orders {
@@ -355,4 +359,40 @@ func rewrite(t *testing.T, name, from, to string) {
 	require.NoError(t, err)
 	require.Contains(t, string(raw), from)
 	require.NoError(t, os.WriteFile(name, bytes.Replace(raw, []byte(from), []byte(to), 1), 0o644))
+}
+
+// A sweep counts the answers alone, and so does one over several sources.
+func TestSweepOfAnswers(t *testing.T) {
+	a, b := writeFolder(t, KindCompletion, 9, 5), writeFolder(t, KindCompletion, 10, 6)
+	joined, err := OpenSources([]Source{{Path: a.dir, Weight: 1}, {Path: b.dir, Weight: 2}}, Options{ValBytes: 1 << 40, Answers: true})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, joined.Close()) }()
+	ids := slices.Concat(slices.Concat(a.docs[ValPart], b.docs[ValPart])...)
+	counts := slices.Concat(slices.Concat(a.mask[ValPart], b.mask[ValPart])...)
+	const seq = 16
+	s, err := NewSweep(joined.Val, seq)
+	require.NoError(t, err)
+	in, out := make([]int32, seq), make([]int32, seq)
+	total, want := 0, 0
+	for row := range s.Rows() {
+		n, err := s.Batch(row, in, out)
+		require.NoError(t, err)
+		total += n
+		for i := range out {
+			if at := int(row)*seq + i + 1; at < len(ids) && counts[at] {
+				require.Equal(t, ids[at], out[i])
+			} else {
+				require.Equal(t, IgnoreTarget, out[i])
+			}
+		}
+	}
+	for _, c := range counts[1:] {
+		if c {
+			want++
+		}
+	}
+	require.Equal(t, want, total)
+	require.EqualValues(t, want, s.Targets())
+	_, err = OpenSources([]Source{{Path: a.dir}}, Options{})
+	requireSentence(t, err, "all weights are 0")
 }

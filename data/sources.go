@@ -48,6 +48,9 @@ func OpenSources(sources []Source, o Options) (*Corpus, error) {
 		c.Info.Files = append(c.Info.Files, from.Info.Files...)
 	}
 	c.Train, c.Val = &train, &val
+	if o.Answers {
+		c.Train, c.Val = maskedJoined{&train}, maskedJoined{&val}
+	}
 	c.Info.SHA256, c.Info.TrainTokens, c.Info.ValTokens = hash.String(), train.Len(), val.Len()
 	return c, nil
 }
@@ -92,6 +95,11 @@ func (j *joined) ReadTokens(dst []int32, at int64) error {
 	if err := checkRange(j.n, at, len(dst)); err != nil {
 		return err
 	}
+	return j.each(dst, at, Tokens.ReadTokens)
+}
+
+// each calls do with each stream's part of a range.
+func (j *joined) each(dst []int32, at int64, do func(Tokens, []int32, int64) error) error {
 	i, found := slices.BinarySearch(j.starts, at)
 	if !found {
 		i--
@@ -99,10 +107,18 @@ func (j *joined) ReadTokens(dst []int32, at int64) error {
 	for ; len(dst) > 0; i++ {
 		from := at - j.starts[i]
 		n := min(int64(len(dst)), j.streams[i].Len()-from)
-		if err := j.streams[i].ReadTokens(dst[:n], from); err != nil {
+		if err := do(j.streams[i], dst[:n], from); err != nil {
 			return err
 		}
 		dst, at = dst[n:], at+n
 	}
 	return nil
+}
+
+// maskedJoined joins streams with prompts.
+type maskedJoined struct{ *joined }
+
+// ignore implements masked.
+func (j maskedJoined) ignore(targets []int32, at int64) error {
+	return j.each(targets, at, func(t Tokens, part []int32, at int64) error { return t.(masked).ignore(part, at) })
 }

@@ -16,7 +16,7 @@ type windows struct {
 	window []int32 // seq+1 tokens
 }
 
-// masked is a stream of which some tokens do not count in the loss.
+// masked is a stream of which some tokens do not count in the loss: see Options.Answers.
 type masked interface {
 	// ignore sets those of the targets to IgnoreTarget that do not count; they are the tokens
 	// [at, at+len(targets)).
@@ -27,7 +27,8 @@ func newWindows(t Tokens, seq int, seed uint64) (*windows, error) {
 	if err := checkWindow(t, seq, "training", "give more text"); err != nil {
 		return nil, err
 	}
-	w := &windows{tokens: t, seq: seq, seed: seed, count: max(1, t.Len()/int64(seq)-1), window: make([]int32, seq+1)}
+	mask, _ := t.(masked)
+	w := &windows{tokens: t, mask: mask, seq: seq, seed: seed, count: max(1, t.Len()/int64(seq)-1), window: make([]int32, seq+1)}
 	w.enter(0)
 	return w, nil
 }

@@ -8,19 +8,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func drawing(logits ...float32) *Generator {
-	return &Generator{values: logits, order: make([]int32, len(logits)), weights: make([]float64, len(logits))}
-}
-
 func TestDraw(t *testing.T) {
 	// Probabilities 1/2, 1/4, 1/8, 1/8 at temperature 1.
 	ln := func(x float64) float32 { return float32(math.Log(x)) }
-	g := drawing(ln(1), ln(4), ln(1), ln(2))
+	logits := []float32{ln(1), ln(4), ln(1), ln(2)}
 	frequencies := func(s Sampling) (n [4]float64) {
 		rng := rand.New(rand.NewPCG(1, 0))
+		d := newSampler(s, len(logits))
 		const draws = 20000
 		for range draws {
-			n[g.draw(s, rng)] += 1. / draws
+			n[d.draw(logits, rng)] += 1. / draws
 		}
 		return n
 	}
@@ -37,7 +34,7 @@ func TestDraw(t *testing.T) {
 	} {
 		require.InDeltaSlice(t, c.want[:], func() []float64 { n := frequencies(c.s); return n[:] }(), 0.015, "%+v", c.s)
 	}
-	require.Equal(t, int32(1), drawing(-1, 3, 3, 2).draw(Sampling{TopP: 1}, nil), "the first of equal values")
+	require.Equal(t, int32(1), newSampler(Sampling{TopP: 1}, 4).draw([]float32{-1, 3, 3, 2}, nil), "the first of equal values")
 }
 
 func TestDrawAllocatesNothing(t *testing.T) {
@@ -46,8 +43,8 @@ func TestDrawAllocatesNothing(t *testing.T) {
 	for i := range logits {
 		logits[i] = rng.Float32()
 	}
-	g := drawing(logits...)
 	for _, temperature := range []float64{0, 0.8} {
-		require.Zero(t, testing.AllocsPerRun(20, func() { g.draw(Sampling{Temperature: temperature, TopP: 0.9}, rng) }))
+		s := newSampler(Sampling{Temperature: temperature, TopP: 0.9}, len(logits))
+		require.Zero(t, testing.AllocsPerRun(20, func() { s.draw(logits, rng) }))
 	}
 }

@@ -1,11 +1,9 @@
 package infer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 
@@ -18,22 +16,20 @@ import (
 // prefillSeq is the number of prompt tokens of one prefill.
 const prefillSeq = 64
 
-// Generator continues one sequence, token by token, with a KV cache.
+// Generator continues sequences, token by token, with a KV cache.
 type Generator struct {
 	*session
 	prefill, decode      backend.Executable
 	chunk, token, logits *backend.Tensor
-	context              int
+	batch, context       int
 	raw                  []byte
-	values               []float32 // logits of the next token
-	order                []int32   // token ids by decreasing probability
-	weights              []float64 // their unnormalized probabilities
+	values               [][]float32 // logits of the next token of each sequence
 }
 
-// NewGenerator loads a model on a device for sequences of at most context tokens,
+// NewGenerator loads a model on a device for a batch of sequences of at most context tokens each,
 // prompt included.
-func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, context int) (*Generator, error) {
-	g, programs, err := record(c, r, dev.Spec(), context)
+func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, context int) (*Generator, error) {
+	g, programs, err := record(c, r, dev.Spec(), batch, context)
 	if err != nil {
 		return nil, err
 	}
@@ -43,94 +39,133 @@ func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 		return nil, err
 	}
 	g.prefill, g.decode = loaded[0], loaded[1]
-	g.raw, g.values = make([]byte, g.logits.Bytes()), make([]float32, c.Vocab)
-	g.order, g.weights = make([]int32, c.Vocab), make([]float64, c.Vocab)
+	g.raw = make([]byte, g.logits.Bytes())
+	for range batch {
+		g.values = append(g.values, make([]float32, c.Vocab))
+	}
 	return g, nil
 }
 
-// Programs returns the programs of a Generator, for a prompt and for each generated token.
+// Programs returns the programs of a Generator of one sequence, for a prompt and for each generated
+// token.
 func Programs(c nn.Config, r recipe.Recipe, spec backend.Spec, context int) ([]*backend.Program, error) {
-	_, programs, err := record(c, r, spec, context)
+	_, programs, err := record(c, r, spec, 1, context)
 	return programs, err
 }
 
 // record returns a generator that is not loaded, and its programs.
-func record(c nn.Config, r recipe.Recipe, spec backend.Spec, context int) (*Generator, []*backend.Program, error) {
+func record(c nn.Config, r recipe.Recipe, spec backend.Spec, batch, context int) (*Generator, []*backend.Program, error) {
 	s, err := newSession(c, r, spec)
 	if err != nil {
 		return nil, nil, err
 	}
-	if context < 1 {
-		return nil, nil, fmt.Errorf("context = %d tokens: expected at least 1", context)
+	if batch < 1 || context < 1 {
+		return nil, nil, fmt.Errorf("%d sequences of %d tokens: expected at least 1", batch, context)
 	}
 	// Prefill writes whole chunks, so the cache size is rounded up to one.
-	g := &Generator{session: s, context: context}
-	cache := s.model.NewCache(1, (context+prefillSeq-1)/prefillSeq*prefillSeq)
-	g.chunk = s.vars.Tensor(backend.Input, "prompt", fp8.I32, prefillSeq)
-	g.token = s.vars.Tensor(backend.Input, "token", fp8.I32, 1)
-	g.logits = s.vars.Tensor(backend.Output, "logits", fp8.F32, 1, c.PaddedVocab())
-	prefill, decode := s.pass("prefill", 1, prefillSeq), s.pass("decode", 1, 1)
+	g := &Generator{session: s, batch: batch, context: context}
+	cache := s.model.NewCache(batch, (context+prefillSeq-1)/prefillSeq*prefillSeq)
+	g.chunk = s.vars.Tensor(backend.Input, "prompt", fp8.I32, batch*prefillSeq)
+	g.token = s.vars.Tensor(backend.Input, "token", fp8.I32, batch)
+	g.logits = s.vars.Tensor(backend.Output, "logits", fp8.F32, batch, c.PaddedVocab())
+	prefill, decode := s.pass("prefill", batch, prefillSeq), s.pass("decode", batch, 1)
 	prefill.Cache, decode.Cache = cache, cache
 	s.model.Prefill(prefill, g.chunk)
 	s.model.Logits(decode, g.token, g.logits)
 	return g, []*backend.Program{prefill.Program, decode.Program}, nil
 }
 
-// Sampling configures how the next token is drawn.
-type Sampling struct {
-	Temperature float64 // 0: the most likely token
-	TopP        float64 // nucleus: draw from the smallest set of tokens with this probability; 1: all
-	Seed        uint64
+// Generate continues prompt by at most n tokens and calls emit with each. It stops early
+// if emit returns false, the context is full, or ctx is cancelled.
+func (g *Generator) Generate(ctx context.Context, prompt []int32, n int, s Sampling, emit func(token int32) bool) error {
+	return g.GenerateBatch(ctx, [][]int32{prompt}, n, s, func(_ int, token int32) bool { return emit(token) })
 }
 
-// Validate returns an error for settings outside their range.
-func (s Sampling) Validate() error {
-	switch {
-	case !(s.Temperature >= 0) || math.IsInf(s.Temperature, 0):
-		return fmt.Errorf("temperature %v: expected 0 or more", s.Temperature)
-	case !(s.TopP > 0 && s.TopP <= 1):
-		return fmt.Errorf("top-p %v: expected more than 0, at most 1", s.TopP)
+// GenerateBatch continues each of up to a batch of prompts as Generate does. emit gets the index of
+// the prompt; a prompt for which it returns false is not continued. Prompts may differ in length. The
+// tokens of prompt i are drawn with seed and i: those of the first are the tokens of Generate.
+func (g *Generator) GenerateBatch(ctx context.Context, prompts [][]int32, n int, s Sampling, emit func(i int, token int32) bool) error {
+	if err := g.check(prompts, s); err != nil {
+		return err
+	}
+	shortest, running := len(prompts[0]), len(prompts)
+	for _, p := range prompts {
+		shortest = min(shortest, len(p))
+	}
+	if err := g.prefillTo(ctx, prompts, shortest-1); err != nil {
+		return err
+	}
+	draws := newSampler(s, len(g.values[0]))
+	rngs, left := make([]*rand.Rand, len(prompts)), make([]int, len(prompts))
+	for i := range prompts {
+		rngs[i], left[i] = rand.New(rand.NewPCG(s.Seed, uint64(i))), n
+	}
+	// All sequences are at one position. Decoding a token of a prompt fills the cache, and the last one
+	// gives the first logits.
+	tokens := make([]int32, g.batch)
+	for i, p := range prompts {
+		tokens[i] = p[shortest-1]
+	}
+	for at := shortest - 1; at < g.context && n > 0 && running > 0; at++ {
+		if err := g.runAt(ctx, at, g.token, tokens, g.decode); err != nil {
+			return err
+		}
+		if err := g.readLogits(len(prompts)); err != nil {
+			return err
+		}
+		for i, p := range prompts {
+			switch {
+			case at+1 < len(p):
+				tokens[i] = p[at+1]
+				continue
+			case left[i] == 0:
+				continue
+			}
+			tokens[i] = draws.draw(g.values[i], rngs[i])
+			if left[i]--; !emit(i, tokens[i]) {
+				left[i] = 0
+			}
+			if left[i] == 0 {
+				running--
+			}
+		}
 	}
 	return nil
 }
 
-// Generate continues prompt by at most n tokens and calls emit with each. It stops early
-// if emit returns false, the context is full, or ctx is cancelled.
-func (g *Generator) Generate(ctx context.Context, prompt []int32, n int, s Sampling, emit func(token int32) bool) error {
+// check returns an error for prompts that the model cannot take.
+func (g *Generator) check(prompts [][]int32, s Sampling) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	if len(prompt) == 0 {
-		return errors.New("the prompt is empty: generation needs at least one token")
+	if len(prompts) == 0 || len(prompts) > g.batch {
+		return fmt.Errorf("%d prompts: expected 1 to %d, the batch", len(prompts), g.batch)
 	}
-	vocab := int32(len(g.values))
-	if i := slices.IndexFunc(prompt, func(id int32) bool { return id < 0 || id >= vocab }); i >= 0 {
-		return fmt.Errorf("token %d of the prompt has the id %d, but the vocabulary has %d tokens", i, prompt[i], vocab)
+	vocab := int32(len(g.values[0]))
+	for _, prompt := range prompts {
+		if len(prompt) == 0 {
+			return errors.New("the prompt is empty: generation needs at least one token")
+		}
+		if i := slices.IndexFunc(prompt, func(id int32) bool { return id < 0 || id >= vocab }); i >= 0 {
+			return fmt.Errorf("token %d of the prompt has the id %d, but the vocabulary has %d tokens", i, prompt[i], vocab)
+		}
+		if len(prompt) > g.context {
+			return fmt.Errorf("the prompt has %d tokens, but the context only %d; use a larger context", len(prompt), g.context)
+		}
 	}
-	if len(prompt) > g.context {
-		return fmt.Errorf("the prompt has %d tokens, but the context only %d; use a larger context", len(prompt), g.context)
-	}
-	// Decoding the last prompt token gives the first logits.
-	for from := 0; from < len(prompt)-1; from += prefillSeq {
-		ids := make([]int32, prefillSeq)
-		copy(ids, prompt[from:])
+	return nil
+}
+
+// prefillTo fills the cache with the first n tokens of each prompt.
+func (g *Generator) prefillTo(ctx context.Context, prompts [][]int32, n int) error {
+	ids := make([]int32, g.batch*prefillSeq)
+	for from := 0; from < n; from += prefillSeq {
+		clear(ids)
+		for i, p := range prompts {
+			copy(ids[i*prefillSeq:][:prefillSeq], p[from:])
+		}
 		if err := g.runAt(ctx, from, g.chunk, ids, g.prefill); err != nil {
 			return err
-		}
-	}
-	rng := rand.New(rand.NewPCG(s.Seed, 0))
-	token := prompt[len(prompt)-1]
-	for position := len(prompt) - 1; n > 0 && position < g.context; position++ {
-		if err := g.runAt(ctx, position, g.token, []int32{token}, g.decode); err != nil {
-			return err
-		}
-		if err := g.readLogits(); err != nil {
-			return err
-		}
-		token = g.draw(s, rng)
-		n--
-		if !emit(token) {
-			return nil
 		}
 	}
 	return nil
@@ -139,14 +174,16 @@ func (g *Generator) Generate(ctx context.Context, prompt []int32, n int, s Sampl
 // Logits returns the logits [vocabulary] after each token of a sequence.
 func (g *Generator) Logits(ctx context.Context, ids []int32) ([][]float32, error) {
 	var all [][]float32
+	tokens := make([]int32, g.batch)
 	for i, id := range ids {
-		if err := g.runAt(ctx, i, g.token, []int32{id}, g.decode); err != nil {
+		tokens[0] = id
+		if err := g.runAt(ctx, i, g.token, tokens, g.decode); err != nil {
 			return nil, err
 		}
-		if err := g.readLogits(); err != nil {
+		if err := g.readLogits(1); err != nil {
 			return nil, err
 		}
-		all = append(all, slices.Clone(g.values))
+		all = append(all, slices.Clone(g.values[0]))
 	}
 	return all, nil
 }
@@ -161,55 +198,18 @@ func (g *Generator) runAt(ctx context.Context, position int, to *backend.Tensor,
 	return x.Run(ctx)
 }
 
-func (g *Generator) readLogits() error {
+// readLogits reads the logits of the first n sequences.
+func (g *Generator) readLogits(n int) error {
 	if err := g.dev.Read(g.logits, g.raw); err != nil {
 		return err
 	}
-	fp8.F32.Decode(g.values, g.raw)
-	if slices.ContainsFunc(g.values, func(x float32) bool { return x-x != 0 }) {
+	row := len(g.raw) / g.batch
+	for i, values := range g.values[:n] {
+		fp8.F32.Decode(values, g.raw[i*row:])
+		if !slices.ContainsFunc(values, func(x float32) bool { return x-x != 0 }) {
+			continue
+		}
 		return errors.New("the logits are not finite, so no token can be drawn; octet inspect shows which weights are not finite")
 	}
 	return nil
-}
-
-// draw returns a token, drawn from the distribution at the given temperature, restricted
-// to the nucleus. Tokens of equal probability are ordered by id.
-func (g *Generator) draw(s Sampling, rng *rand.Rand) int32 {
-	if s.Temperature == 0 {
-		best := 0
-		for i, x := range g.values {
-			if x > g.values[best] {
-				best = i
-			}
-		}
-		return int32(best)
-	}
-	for i := range g.order {
-		g.order[i] = int32(i)
-	}
-	slices.SortFunc(g.order, func(a, b int32) int {
-		return cmp.Or(cmp.Compare(g.values[b], g.values[a]), cmp.Compare(a, b))
-	})
-	top := float64(g.values[g.order[0]])
-	total := 0.0
-	for i, id := range g.order {
-		g.weights[i] = math.Exp((float64(g.values[id]) - top) / s.Temperature)
-		total += g.weights[i]
-	}
-	nucleus := 0.0
-	kept := len(g.order)
-	for i, w := range g.weights {
-		nucleus += w
-		if nucleus >= s.TopP*total {
-			kept = i + 1
-			break
-		}
-	}
-	u := rng.Float64() * nucleus
-	for i, w := range g.weights[:kept] {
-		if u -= w; u < 0 {
-			return g.order[i]
-		}
-	}
-	return g.order[kept-1]
 }

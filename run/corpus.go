@@ -14,7 +14,7 @@ import (
 // installation, or Octet's own source without a Go installation. note names the source that
 // was chosen; it is empty for data.paths. sources, Octet's own source, may be nil.
 func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *data.Corpus, note string, err error) {
-	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab, Tokenizer: c.Data.Tokenizer}
+	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab, Tokenizer: c.Data.Tokenizer, Answers: c.Data.Loss == train.LossAnswers}
 	if len(c.Data.Sources) > 0 {
 		corpus, err = within(ctx, func() (*data.Corpus, error) { return data.OpenSources(c.Data.DataSources(), o) })
 		return corpus, "", err
@@ -22,6 +22,9 @@ func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *dat
 	if len(c.Data.Paths) > 0 {
 		corpus, err = within(ctx, func() (*data.Corpus, error) { return data.OpenFiles(c.Data.Paths, o) })
 		return corpus, "", err
+	}
+	if c.Data.Loss == train.LossAnswers {
+		return nil, "", errors.New("data.loss=answers needs data with prompts: name a folder that octet data prepare wrote in data.paths")
 	}
 	if c.Data.Tokenizer != "" {
 		return nil, "", errors.New("data.tokenizer is for the shards of data.paths, but there are none")

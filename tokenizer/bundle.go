@@ -19,8 +19,9 @@ import (
 // data, runs, checkpoints and exports.
 type Bundle struct {
 	*Tokenizer
-	Files     []File // a tokenizer file first; names and order as in FileNames
-	EndOfText int32  // the id that ends a document; -1: not known
+	Files     []File  // a tokenizer file first; names and order as in FileNames
+	EndOfText int32   // the id that ends a document; -1: not known
+	stops     []int32 // other ids that end a generated text, such as the end of a turn
 }
 
 // File is a file of a Bundle.
@@ -109,6 +110,9 @@ func newBundle(path string, files []File) (*Bundle, error) {
 	}
 	files[0].Name = kind.file
 	b := &Bundle{Tokenizer: t, Files: files, EndOfText: -1}
+	if err := b.readStops(); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Dir(path), err)
+	}
 	config := b.file(configName)
 	if config == nil {
 		b.guessEndOfText()
@@ -147,16 +151,45 @@ func tokenText(raw json.RawMessage) (string, error) {
 // endsOfText are the names of known tokenizers.
 var endsOfText = []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"}
 
-// guessEndOfText takes the id of generation_config.json, or the first known name.
+// Ends reports whether an id ends a generated text: the end of text, or one that
+// generation_config.json names.
+func (b *Bundle) Ends(id int32) bool { return id == b.EndOfText || slices.Contains(b.stops, id) }
+
+// readStops reads the ids of generation_config.json: one, or a list.
+func (b *Bundle) readStops() error {
+	f := b.file(generationName)
+	if f == nil {
+		return nil
+	}
+	var fields struct {
+		EOS json.RawMessage `json:"eos_token_id"`
+	}
+	if err := json.Unmarshal(f.Data, &fields); err != nil {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	if len(fields.EOS) == 0 || string(fields.EOS) == "null" {
+		return nil
+	}
+	list := fields.EOS
+	if list[0] != '[' {
+		list = slices.Concat([]byte{'['}, list, []byte{']'})
+	}
+	if err := json.Unmarshal(list, &b.stops); err != nil {
+		return fmt.Errorf("%s: eos_token_id: %w", f.Name, err)
+	}
+	for _, id := range b.stops {
+		if id < 0 || int(id) >= b.Vocab() {
+			return fmt.Errorf("%s: eos_token_id %d is not in the vocabulary of %d tokens", f.Name, id, b.Vocab())
+		}
+	}
+	return nil
+}
+
+// guessEndOfText takes the first id of generation_config.json, or the first known name.
 func (b *Bundle) guessEndOfText() {
-	if f := b.file(generationName); f != nil {
-		var fields struct {
-			EOS *int32 `json:"eos_token_id"`
-		}
-		if json.Unmarshal(f.Data, &fields) == nil && fields.EOS != nil && *fields.EOS >= 0 && int(*fields.EOS) < b.Vocab() {
-			b.EndOfText = *fields.EOS
-			return
-		}
+	if len(b.stops) > 0 {
+		b.EndOfText = b.stops[0]
+		return
 	}
 	for _, name := range endsOfText {
 		if b.setID(name) == nil {

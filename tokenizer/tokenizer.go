@@ -117,12 +117,13 @@ func (t *Tokenizer) Decode(dst []byte, ids []int32, skip bool) ([]byte, error) {
 	return dst, nil
 }
 
-// Size returns how many bytes an id adds to a decoded text: 0 for special tokens and unknown ids.
-func (t *Tokenizer) Size(id int32) int {
+// Text returns the bytes that an id adds to a decoded text: none for special tokens and unknown ids.
+// The spaces that Decode removes from the start of a text are in it. The caller must not change them.
+func (t *Tokenizer) Text(id int32) []byte {
 	if id < 0 || int(id) >= len(t.tokens) || t.isSpecial(id) {
-		return 0
+		return nil
 	}
-	return len(t.tokens[id])
+	return t.tokens[id]
 }
 
 func (t *Tokenizer) isSpecial(id int32) bool {

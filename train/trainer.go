@@ -102,7 +102,7 @@ func (t *Trainer) open(b backend.Backend) error {
 	d := &device{Backend: b, micro: map[Variant]program{}}
 	if d.loader, err = t.corpus.Loader(data.LoaderOptions{
 		Seq: seq, Seed: uint64(j.Config.Seed), Rank: t.group.Rank(), Ranks: t.group.Size(),
-		Packing: j.Config.Data.Packing == PackDocuments, Answers: j.Config.Data.Loss == LossAnswers,
+		Packing: j.Config.Data.Packing == PackDocuments,
 	}); err != nil {
 		return err
 	}

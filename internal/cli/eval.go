@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"text/tabwriter"
 
 	"octet/data"
@@ -29,7 +30,7 @@ type evalCmd struct {
 
 // Help returns the text that eval --help adds.
 func (evalCmd) Help() string {
-	return `Loss is in nats per token. Bits per byte are printed for models whose tokens are bytes. A recipe with per-tensor scales takes those of the run. If the run trained with another recipe, the scales are measured first, in 16 batches of its training data, or of --data.
+	return `Loss is in nats per token. Bits per byte need the model's tokenizer: they are the loss per byte of the text, by which models with different tokenizers compare. A recipe with per-tensor scales takes those of the run. If the run trained with another recipe, the scales are measured first, in 16 batches of its training data, or of --data.
 
 --quant computes what it does not quantize in BF16, or in --recipe fp32. GPTQ (w4a16-g128) and SmoothQuant (-smooth) observe the model on such batches. ` + schemesHelp() + `
 
@@ -56,7 +57,7 @@ type evaluated struct {
 	Tokens      int64          `json:"tokens"`
 	Loss        writers.Float  `json:"loss"` // nats per token
 	Perplexity  writers.Float  `json:"perplexity"`
-	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"` // bytes as tokens only
+	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"` // with a tokenizer only
 	Sharpness   *writers.Float `json:"sharpness,omitempty"`
 	Calibrated  int64          `json:"calibration_tokens,omitempty"`
 	Quantized   []rung         `json:"quantized,omitempty"`
@@ -106,9 +107,8 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		Loss: writers.Float(loss), Perplexity: writers.Float(math.Exp(loss)),
 		Calibrated: evaluator.Calibrated,
 	}
-	if w.Model.Vocab == data.TextVocab {
-		bits := writers.Float(loss / math.Ln2)
-		e.BitsPerByte = &bits
+	if e.BitsPerByte, err = bitsPerByte(loss, stream, w); err != nil {
+		return err
 	}
 	if c.Sharp {
 		sharpness := writers.Float(evaluator.Sharpness)
@@ -136,11 +136,24 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	return tw.Flush()
 }
 
+// bitsPerByte returns the loss in bits per byte of the text; nil without a tokenizer.
+func bitsPerByte(loss float64, stream data.Tokens, w *run.Weights) (*writers.Float, error) {
+	tok, err := w.Tokenizer()
+	if errors.Is(err, run.ErrNoTokenizer) {
+		return nil, nil
+	}
+	bits := 0.0
+	if err == nil {
+		bits, err = data.BitsPerByte(loss, stream, tok)
+	}
+	return (*writers.Float)(&bits), err
+}
+
 // windows returns the tokens to evaluate on, the tokens in a window, and the windows in a
 // batch.
 func (c evalCmd) windows(w *run.Weights, corpus *data.Corpus) (stream data.Tokens, seq, batch int, err error) {
 	stream = corpus.Val
-	if len(c.Data) > 0 {
+	if len(c.Data) > 0 && (corpus.Info.Kind != data.KindPrepared || stream.Len() == 0) {
 		stream = corpus.Train
 	}
 	if stream == nil || stream.Len() == 0 {
@@ -154,6 +167,22 @@ func (c evalCmd) windows(w *run.Weights, corpus *data.Corpus) (stream data.Token
 		return nil, 0, 0, fmt.Errorf("%s tokens are too few to evaluate in windows of %d: give more text with --data, or a smaller --seq", writers.Count(n), seq)
 	}
 	return stream, seq, batch, nil
+}
+
+// sameTokenizer returns an error for data with tokens of another tokenizer than the model's.
+func sameTokenizer(w *run.Weights, corpus *data.Corpus, path string) error {
+	tok, err := w.Tokenizer()
+	switch {
+	case errors.Is(err, run.ErrNoTokenizer) || corpus.Tokenizer == nil:
+		return nil
+	case err != nil:
+		return err
+	case tok.SHA256() == corpus.Tokenizer.SHA256():
+		return nil
+	case corpus.Info.Kind == data.KindText:
+		return fmt.Errorf("%s is text, whose tokens are bytes, but %s has a tokenizer of %d tokens: octet data prepare %s --tokenizer %s --val 0 --out DIR makes them; evaluate on DIR", path, w.Path, tok.Vocab(), path, w.Path)
+	}
+	return fmt.Errorf("%s has the tokens of another tokenizer than %s: prepare it with --tokenizer %s", path, w.Path, w.Path)
 }
 
 // windowsOf returns the tokens in a window, seq unless it is 0, and the windows in a batch:
@@ -171,7 +200,15 @@ func windowsOf(w *run.Weights, seq int) (int, int) {
 // which data that is, if the configuration does not name it; what is its use.
 func corpusOf(ctx context.Context, t *terminal, w *run.Weights, paths []string, what string) (*data.Corpus, error) {
 	if len(paths) > 0 {
-		return data.OpenFiles(paths, data.Options{Vocab: w.Model.Vocab})
+		o := data.Options{Vocab: w.Model.Vocab}
+		if slices.ContainsFunc(paths, data.IsPrepared) { // evaluated on their held-out part
+			o.ValBytes = math.MaxInt64
+		}
+		corpus, err := data.OpenFiles(paths, o)
+		if err == nil {
+			err = sameTokenizer(w, corpus, paths[0])
+		}
+		return corpus, err
 	}
 	config := train.Default()
 	if w.Run != nil {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"strings"
 	"text/tabwriter"
 
@@ -221,12 +220,20 @@ func passesText(passes float64) string {
 	return fmt.Sprintf("read %.0f times", passes)
 }
 
-// lossText writes a validation loss in nats per token, and in bits per byte where a token
-// is a byte.
+// lossText writes a validation loss in nats per token and, with a tokenizer, in bits per byte.
 func lossText(nats float64, r *run.Run) string {
 	s := fmt.Sprintf("%.4f nats per token", nats)
-	if r.Config.Model.Vocab == data.TextVocab {
-		s += fmt.Sprintf(", %.4f bits per byte", nats/math.Ln2)
+	if bits, ok := validationBits(nats, r); ok {
+		s += fmt.Sprintf(", %.4f bits per byte", bits)
 	}
 	return s
+}
+
+// validationBits returns a validation loss in bits per byte; ok is false without a tokenizer.
+func validationBits(nats float64, r *run.Run) (bits float64, ok bool) {
+	if r.Corpus.Tokenizer == nil {
+		return 0, false
+	}
+	bits, err := data.BitsPerByte(nats, r.Corpus.Val, r.Corpus.Tokenizer)
+	return bits, err == nil
 }

@@ -128,6 +128,11 @@ func TestGenerate(t *testing.T) {
 		{"--prompt is empty", []string{dir, "--prompt="}},
 		{"--prompt", []string{dir}},
 		{"no such run", []string{"none", "--prompt=x"}},
+		{"there is no text to continue", []string{dir}},
+		{"both name text to continue", []string{dir, "--prompt=x", "--prompts=x"}},
+		{"--batch -1", []string{dir, "--prompt=x", "--batch=-1"}},
+		{"--stop is empty", []string{dir, "--prompt=x", "--stop="}},
+		{"none.jsonl", []string{dir, "--prompts=none.jsonl"}},
 		{"unknown recipe", []string{dir, "--prompt=x", "--recipe=fp7"}},
 		{"needs saved scales", []string{filepath.Join(dir, "hf"), "--prompt=x", "--recipe=fp8-delayed"}},
 	} {
@@ -141,6 +146,43 @@ func TestGenerate(t *testing.T) {
 		require.Empty(t, out)
 		requireOneSentence(t, stderr)
 		require.Contains(t, stderr, test.want)
+	}
+}
+
+// Prompts of a file are continued in batches, each as alone, up to a stop text.
+func TestGenerateBatches(t *testing.T) {
+	text, dir := corpus(t, 20_000), filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(text, dir, 40)...)
+	file := filepath.Join(t.TempDir(), "prompts.jsonl")
+	write := func(lines string) { require.NoError(t, os.WriteFile(file, []byte(lines), 0o600)) }
+	prompts := []string{"the ", "a <b> \"c\" and more", "\u00e9"}
+	write(`"the "` + "\n\n" + `{"prompt": "a <b> \"c\" and more", "id": 3}` + "\n" + `"\u00e9"` + "\n")
+	greedy := []string{"--tokens=30", "--temperature=0"}
+	for _, batch := range []string{"1", "2", "8"} {
+		out, _ := succeed(t, append([]string{"generate", dir, "--prompts", file, "--batch", batch}, greedy...)...)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		require.Len(t, lines, 3)
+		for i, line := range lines {
+			var got continuation
+			require.NoError(t, json.Unmarshal([]byte(line), &got))
+			require.Equal(t, prompts[i], got.Prompt)
+			alone, _ := succeed(t, append([]string{"generate", dir, "--prompt", prompts[i]}, greedy...)...)
+			require.Equal(t, strings.ToValidUTF8(alone, "\ufffd"), got.Prompt+got.Text+"\n")
+		}
+	}
+	whole, _ := succeed(t, append([]string{"generate", dir, "--prompt", "the "}, greedy...)...)
+	stop := strings.TrimPrefix(whole, "the ")[10:12]
+	out, _ := succeed(t, append([]string{"generate", dir, "--prompt", "the ", "--stop", stop, "--stop", "###"}, greedy...)...)
+	before, _, _ := strings.Cut(strings.TrimPrefix(whole, "the "), stop)
+	require.Equal(t, "the "+before+"\n", out)
+	for lines, want := range map[string]string{
+		"\"a\"\n{\"text\": 1}": "line 2: the object has no field prompt", "[1]": "line 1: ", "\"\"": "line 1: the prompt is empty", "": "has no prompts",
+	} {
+		write(lines)
+		status, _, stderr := octet("generate", dir, "--prompts", file)
+		require.Equal(t, exitInput, status)
+		requireOneSentence(t, stderr)
+		require.Contains(t, stderr, want)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -16,6 +15,7 @@ import (
 	"octet/infer"
 	"octet/internal/writers"
 	"octet/run"
+	"octet/tokenizer"
 )
 
 // printStopped prints where a signal stopped the run, and the command that resumes it.
@@ -56,7 +56,7 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		return err
 	}
 	next := fmt.Sprintf("eval %s", shellQuote(r.Dir))
-	if r.Corpus.Info.Kind != data.KindShards {
+	if r.Corpus.Tokenizer != nil {
 		prompt, err := samplePrompt(r.Corpus)
 		if err != nil {
 			return err
@@ -144,8 +144,8 @@ func printResult(w io.Writer, r *run.Run, last run.Progress, skipped int, elapse
 	}
 	if last.Evaluated {
 		out.ValLoss = float(last.ValLoss)
-		if r.Config.Model.Vocab == data.TextVocab {
-			out.BitsPerByte = float(last.ValLoss / math.Ln2)
+		if bits, ok := validationBits(last.ValLoss, r); ok {
+			out.BitsPerByte = float(bits)
 		}
 	}
 	if e, ok := r.Energy(); ok && last.Step > 0 {
@@ -174,9 +174,9 @@ func samplePrompt(c *data.Corpus) (string, error) {
 	if err := stream.ReadTokens(ids, 0); err != nil {
 		return "", err
 	}
-	text := make([]byte, len(ids))
-	for i, id := range ids {
-		text[i] = byte(id)
+	var text []byte
+	for _, id := range ids {
+		text = append(text, c.Tokenizer.Text(id)...)
 	}
 	// The validation part may begin in the middle of a line.
 	if _, rest, ok := bytes.Cut(text, []byte("\n")); ok {
@@ -209,12 +209,17 @@ func printSample(ctx context.Context, t *terminal, d device, path, prompt string
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, compileNotice{dev, t.err}, len(prompt)+sampleTokens)
+	tok, err := w.Tokenizer()
+	if err != nil {
+		return err
+	}
+	ids := tok.Encode(nil, []byte(prompt), tokenizer.Options{Template: true})
+	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, compileNotice{dev, t.err}, 1, len(ids)+sampleTokens)
 	if err != nil {
 		return err
 	}
 	fmt.Fprint(t.out, "\n")
-	err = t.writeText(ctx, g, prompt, sampleTokens, infer.Sampling{Temperature: 0.8, TopP: 0.95, Seed: 1})
+	err = t.writeText(ctx, g, tok, prompt, ids, sampleTokens, infer.Sampling{Temperature: 0.8, TopP: 0.95, Seed: 1}, nil)
 	fmt.Fprint(t.out, "\n")
 	return err
 }

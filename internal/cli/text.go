@@ -14,10 +14,11 @@ import (
 
 	"octet/infer"
 	"octet/internal/writers"
+	"octet/tokenizer"
 )
 
-// writeText prints a prompt of bytes, its continuation token by token, and a newline.
-func (t *terminal) writeText(ctx context.Context, g *infer.Generator, prompt string, n int, s infer.Sampling) error {
+// writeText prints a prompt, its continuation in whole characters as it is generated, and a newline.
+func (t *terminal) writeText(ctx context.Context, g *infer.Generator, tok *tokenizer.Bundle, prompt string, ids []int32, n int, s infer.Sampling, stops []string) error {
 	out := &stdout{to: t.out}
 	var to io.Writer = out
 	var shown *printable
@@ -25,23 +26,30 @@ func (t *terminal) writeText(ctx context.Context, g *infer.Generator, prompt str
 		shown = &printable{to: out}
 		to = shown
 	}
-	ids := make([]int32, len(prompt))
-	for i := range ids {
-		ids[i] = int32(prompt[i])
-	}
 	_, _ = io.WriteString(to, prompt) // out keeps the error
-	err := g.Generate(ctx, ids, n, s, func(token int32) bool {
-		if token == 0 { // the byte that separates files: the text has ended
-			return false
-		}
-		_, _ = to.Write([]byte{byte(token)})
-		return out.err == nil
+	end := &stopper{stops: stops, to: func(part []byte) { _, _ = to.Write(part) }}
+	err := g.Generate(ctx, ids, n, s, func(id int32) bool {
+		return !tok.Ends(id) && end.write(tok.Text(id)) && out.err == nil
 	})
+	end.flush()
 	if shown != nil {
 		_ = shown.flush()
 	}
 	_, _ = io.WriteString(out, "\n")
 	return errors.Join(err, out.err)
+}
+
+// incomplete returns the length of the incomplete character at the end of a text: 0 to 3 bytes.
+func incomplete(text []byte) int {
+	for n := 1; n <= min(utf8.UTFMax-1, len(text)); n++ {
+		if tail := text[len(text)-n:]; utf8.RuneStart(tail[0]) {
+			if utf8.FullRune(tail) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
 }
 
 // stdout keeps the first error of a write and writes nothing after it: every later line

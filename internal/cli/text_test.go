@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/data"
+	"octet/tokenizer"
 )
 
 func TestPrintable(t *testing.T) {
@@ -86,7 +87,7 @@ func TestQuote(t *testing.T) {
 
 func TestSamplePrompt(t *testing.T) {
 	prompt := func(kind, train, val string) string {
-		text, err := samplePrompt(&data.Corpus{Train: data.Text(train), Val: data.Text(val), Info: data.Info{Kind: kind}})
+		text, err := samplePrompt(&data.Corpus{Train: data.Text(train), Val: data.Text(val), Tokenizer: tokenizer.OfBytes(), Info: data.Info{Kind: kind}})
 		require.NoError(t, err)
 		return text
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -189,19 +188,8 @@ func mapText(t *terminal, tokenizerPath, name string, lines bool, convert func(*
 		}
 		return nil
 	}
-	reader := bufio.NewReader(in)
-	for number := 1; ; number++ {
-		line, err := reader.ReadBytes('\n')
-		if err != nil && err != io.EOF {
-			return badInput(err)
-		}
-		if len(bytes.TrimSpace(line)) > 0 {
-			if err := write(line); err != nil {
-				return badInput(fmt.Errorf("%s: line %d: %w", label, number, err))
-			}
-		}
-		if err == io.EOF {
-			return nil
-		}
+	if err := eachLine(in, label, write); err != nil {
+		return badInput(err)
 	}
+	return nil
 }
