@@ -91,27 +91,35 @@ func IsPrepared(path string) bool {
 // maxPrepared bounds the size of PreparedFile in bytes: 300 bytes for each of a million shards.
 const maxPrepared = 1 << 28
 
-// ReadPrepared reads PreparedFile of a folder and the tokenizer in it.
-func ReadPrepared(dir string) (p Prepared, t *tokenizer.Bundle, err error) {
+// ReadDescription reads PreparedFile of a folder.
+func ReadDescription(dir string) (p Prepared, err error) {
 	name := filepath.Join(dir, PreparedFile)
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return p, nil, fmt.Errorf("data: %s has no %s: octet data prepare did not finish, or wrote another folder", dir, PreparedFile)
+		return p, fmt.Errorf("data: %s has no %s: octet data prepare did not finish, or wrote another folder", dir, PreparedFile)
 	case err != nil:
-		return p, nil, unreadable(name, err)
+		return p, unreadable(name, err)
 	case !info.Mode().IsRegular() || info.Size() > maxPrepared:
-		return p, nil, fmt.Errorf("data: %s is not a file that octet data prepare wrote", name)
+		return p, fmt.Errorf("data: %s is not a file that octet data prepare wrote", name)
 	}
 	raw, err := os.ReadFile(name)
 	if err != nil {
-		return p, nil, unreadable(name, err)
+		return p, unreadable(name, err)
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return p, nil, fmt.Errorf("data: %s: %w", name, err)
+		return p, fmt.Errorf("data: %s: %w", name, err)
 	}
 	if err := p.check(); err != nil {
-		return p, nil, fmt.Errorf("data: %s: %w", name, err)
+		return p, fmt.Errorf("data: %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// ReadPrepared reads PreparedFile of a folder and the tokenizer in it.
+func ReadPrepared(dir string) (p Prepared, t *tokenizer.Bundle, err error) {
+	if p, err = ReadDescription(dir); err != nil {
+		return p, nil, err
 	}
 	if t, err = tokenizer.OpenBundle(dir); err != nil {
 		return p, nil, fmt.Errorf("data: %w", err)

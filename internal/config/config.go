@@ -2,7 +2,8 @@
 // writes a Config as TOML.
 //
 // A value comes from the default, the preset (model section and data.seq), the
-// configuration file or the command line; each overrides the ones before it. The recipe
+// configuration file or the command line; each overrides the ones before it. The tokenizer of
+// the data supplies a vocabulary that neither file nor command line gives. The recipe
 // supplies the values that are then still open. [Load] does all of this and checks the
 // result. [Marshal] writes every key of the resolved config in a fixed order. Reading the
 // output gives the same Config, bit for bit.
@@ -59,11 +60,11 @@ func Load(a Args) (*Loaded, error) {
 	if err := command.openRecipes(a.Dir); err != nil {
 		return nil, err
 	}
-	return resolve(file, command)
+	return resolve(file, command, a.Dir)
 }
 
-// resolve merges two sources, either of which may be nil.
-func resolve(file, command *source) (*Loaded, error) {
+// resolve merges two sources, either of which may be nil. Relative paths begin in dir.
+func resolve(file, command *source, dir string) (*Loaded, error) {
 	l := &Loaded{}
 	ownPreset := file.text("model.preset", train.PresetNames()[0])
 	preset := command.text("model.preset", ownPreset)
@@ -96,6 +97,9 @@ func resolve(file, command *source) (*Loaded, error) {
 		l.FromCommand = append(l.FromCommand, k.name)
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := l.vocabOfData(dir); err != nil {
 		return nil, err
 	}
 	if err := l.Resolve(); err != nil {

@@ -163,7 +163,7 @@ func FuzzAssignment(f *testing.F) {
 		require.NoError(t, err)
 		file, err := parse("config.toml", string(written))
 		require.NoError(t, err)
-		again, err := resolve(file, nil)
+		again, err := resolve(file, nil, "")
 		require.NoError(t, err)
 		require.Equal(t, l.Config, again.Config)
 	})
