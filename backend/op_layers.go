@@ -1,6 +1,10 @@
 package backend
 
-import "octet/fp8"
+import (
+	"math"
+
+	"octet/fp8"
+)
 
 // Embed looks up rows: Out[t] = Table[IDs[t]].
 type Embed struct {
@@ -37,20 +41,27 @@ func (o *EmbedGrad) check() error {
 	return c.err
 }
 
-// Add is Out = A + B.
+// Add is Out = A + B. A vector B is added to each row of A, as a bias.
 type Add struct {
 	A   *Tensor `op:"in"`
-	B   *Tensor `op:"in"`
+	B   *Tensor `op:"in"` // [rows, cols], F32, BF16 or F16; or F32 [cols]
 	Out []Cast  `op:"cast"`
 }
 
 func (o *Add) check() error {
 	var c checker
 	c.plain(field{"A", o.A}, field{"B", o.B})
-	c.matrix("B", o.B, o.A.Rows(), o.A.Cols())
+	if o.Bias() {
+		c.vector("B", o.B, o.A.Cols())
+	} else {
+		c.matrix("B", o.B, o.A.Rows(), o.A.Cols())
+	}
 	c.casts("Out", o.Out, o.A.Rows(), o.A.Cols())
 	return c.err
 }
+
+// Bias reports whether B is a vector, which is added to each row of A.
+func (o *Add) Bias() bool { return len(o.B.Shape) == 1 }
 
 // RMSNorm is Out[t] = X[t] · InvRMS[t] ⊙ Gain with
 // InvRMS[t] = 1/√(mean(X[t]²) + Eps), which the backward reads.
@@ -109,7 +120,7 @@ func (o *RMSNormGrad) check() error {
 }
 
 // Rope rotates each head by its position, in the half-split form of Hugging Face: the
-// pair (i, i+HeadDim/2) by the angle pos·Theta^(−2i/HeadDim). Row r is at position
+// pair (i, i+HeadDim/2) by the angle pos·Frequencies()[i]. Row r is at position
 // Control.Position + r mod Seq. Inverse, the backward, rotates by the negative angle.
 type Rope struct {
 	X       *Tensor `op:"in"`          // [batch·Seq, heads·HeadDim]
@@ -119,6 +130,38 @@ type Rope struct {
 	Seq, HeadDim int
 	Theta        float64
 	Inverse      bool
+
+	// Factor, unless 0, divides frequencies, so that more positions have the angles of
+	// fewer: all of them if Original is 0, else as Llama 3.1 does. There a pair makes turns
+	// t = Original·frequency/2π in the Original positions of the first training. Pairs with
+	// t ≤ LowFreq are divided by Factor, those with t ≥ HighFreq keep their frequency.
+	Factor, LowFreq, HighFreq float64
+	Original                  int
+}
+
+// Frequencies returns the angle per position of each pair of a head [HeadDim/2], in radians:
+//
+//	f[i] = Theta^(−2i/HeadDim)
+//	f[i] = f[i] / Factor                  if Factor is not 0 and Original is 0
+//	f[i] = f[i] · (s + (1−s) / Factor)    if neither is 0
+//
+// with s = (Original·f[i]/2π − LowFreq) / (HighFreq − LowFreq), limited to [0, 1]. The last two
+// are the types linear and llama3 of transformers (modeling_rope_utils.py, 5.24.0).
+func (o *Rope) Frequencies() []float64 {
+	list := make([]float64, o.HeadDim/2)
+	for i := range list {
+		f := math.Pow(o.Theta, -2*float64(i)/float64(o.HeadDim))
+		switch {
+		case o.Factor != 0 && o.Original == 0:
+			f /= o.Factor
+		case o.Factor != 0:
+			turns := float64(o.Original) * f / (2 * math.Pi)
+			kept := max(0, min(1, (turns-o.LowFreq)/(o.HighFreq-o.LowFreq)))
+			f *= kept + (1-kept)/o.Factor
+		}
+		list[i] = f
+	}
+	return list
 }
 
 func (o *Rope) check() error {
@@ -127,6 +170,11 @@ func (o *Rope) check() error {
 	c.that(o.Seq > 0 && o.X.Rows()%o.Seq == 0, "X is %s: rows are not a multiple of the sequence length %d", o.X, o.Seq)
 	c.that(o.HeadDim > 0 && o.HeadDim%2 == 0 && o.X.Cols()%o.HeadDim == 0, "X is %s: columns are not a multiple of an even head size (%d)", o.X, o.HeadDim)
 	c.that(o.Theta > 1, "Theta is %v, expected more than 1", o.Theta)
+	c.that(o.Factor == 0 || o.Factor >= 1 && !math.IsInf(o.Factor, 1), "Factor is %v, expected 0 or at least 1", o.Factor)
+	c.that(o.Original >= 0, "Original is %d, expected at least 0", o.Original)
+	c.that(o.Original == 0 || o.Factor != 0 && o.LowFreq > 0 && o.HighFreq > o.LowFreq && !math.IsInf(o.HighFreq, 1),
+		"LowFreq is %v and HighFreq %v, with Factor %v: expected a factor, and two positive numbers in ascending order", o.LowFreq, o.HighFreq, o.Factor)
+	c.that(o.Original != 0 || o.LowFreq == 0 && o.HighFreq == 0, "LowFreq is %v and HighFreq %v without Original", o.LowFreq, o.HighFreq)
 	if o.Control != nil {
 		c.control(o.Control)
 	}

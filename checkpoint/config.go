@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,10 +25,13 @@ type Config struct {
 	NumHiddenLayers       int
 	NumAttentionHeads     int
 	NumKeyValueHeads      int
+	HeadDim               int // width of a head; 0: HiddenSize / NumAttentionHeads
 	VocabSize             int
 	MaxPositionEmbeddings int
 	RMSNormEps            float64
 	RopeTheta             float64
+	RopeScaling           RopeScaling
+	QKVBias               bool // q_proj, k_proj and v_proj have a bias, as in Qwen2
 	TieWordEmbeddings     bool
 	HiddenAct             string // silu, as in Llama; or another, for Octet only
 	Gated                 bool   // the MLP has gate_proj; with silu always
@@ -60,10 +64,6 @@ func (c Config) Validate() error {
 	}
 	positive := func(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
 	switch {
-	case c.HiddenSize%c.NumAttentionHeads != 0:
-		return fmt.Errorf("hidden_size = %d is not a multiple of num_attention_heads = %d", c.HiddenSize, c.NumAttentionHeads)
-	case c.NumAttentionHeads%c.NumKeyValueHeads != 0:
-		return fmt.Errorf("num_attention_heads = %d is not a multiple of num_key_value_heads = %d", c.NumAttentionHeads, c.NumKeyValueHeads)
 	case !positive(c.RMSNormEps):
 		return fmt.Errorf("rms_norm_eps = %v: expected a positive number", c.RMSNormEps)
 	case !positive(c.RopeTheta):
@@ -72,6 +72,12 @@ func (c Config) Validate() error {
 		return fmt.Errorf("hidden_act = %.80q: expected %s", c.HiddenAct, spelling.NameRule)
 	case c.HiddenAct == silu && !c.Gated:
 		return errors.New("hidden_act = \"silu\" needs gate_proj")
+	}
+	if err := c.validateHeads(); err != nil {
+		return err
+	}
+	if err := c.RopeScaling.Validate(); err != nil {
+		return fmt.Errorf("rope_scaling: %w", err)
 	}
 	if err := c.Experts.validate(c.Gated); err != nil {
 		return err
@@ -85,33 +91,45 @@ const silu = "silu"
 var ungatedActs = []string{"gelu", "relu"}
 
 // family is a model type of config.json. Arcee is Llama without the gate. Transformers has no
-// such model with a registered activation, nor one with other norms than Llama and Qwen3, so
-// these have Octet's own types.
+// such model with a registered activation, nor one with other norms than Llama and Qwen3, nor
+// biases of queries, keys and values alone with anything but Qwen2's layers, so these have
+// Octet's own types.
 // Transformers then reports an unknown type instead of computing another model.
 type family struct {
 	modelType, architecture string
 	gated                   bool
+
+	// The defaults of transformers for num_key_value_heads, 0 for num_attention_heads, and for
+	// head_dim, 0 for hidden_size / num_attention_heads.
+	kvHeads, headDim int
 }
 
 var families = []family{
-	{"llama", "LlamaForCausalLM", true},     // with silu alone
-	{"qwen3", "Qwen3ForCausalLM", true},     // with silu and norms of queries and keys
-	{"arcee", "ArceeForCausalLM", false},    // with ungatedActs
-	{"mixtral", "MixtralForCausalLM", true}, // with silu and experts
-	{"octet", "OctetForCausalLM", false},
-	{"octet-gated", "OctetGatedForCausalLM", true},
+	{"llama", "LlamaForCausalLM", true, 0, 0},     // with silu alone
+	{"qwen2", "Qwen2ForCausalLM", true, 32, 0},    // with silu and biases of queries, keys and values
+	{"qwen3", "Qwen3ForCausalLM", true, 32, 128},  // with silu and norms of queries and keys
+	{"arcee", "ArceeForCausalLM", false, 0, 0},    // with ungatedActs
+	{"mixtral", "MixtralForCausalLM", true, 8, 0}, // with silu and experts
+	{"octet", "OctetForCausalLM", false, 0, 0},
+	{"octet-gated", "OctetGatedForCausalLM", true, 0, 0},
 }
 
 func (c Config) family() family {
+	dense := c.Experts == Experts{}
 	switch {
+	case c.HiddenAct == silu && dense && c.Norms == Norms{} && c.QKVBias:
+		return families[qwen2]
+	case c.QKVBias: // Octet's own
 	case c.HiddenAct == silu && c.Norms == Norms{} && c.Experts.mixtral():
 		return families[mixtral]
-	case c.HiddenAct == silu && c.Norms == Norms{} && c.Experts == Experts{}:
+	case c.HiddenAct == silu && c.Norms == Norms{} && dense:
 		return families[llama]
-	case c.HiddenAct == silu && c.Norms == qwen3Norms && c.Experts == Experts{}:
+	case c.HiddenAct == silu && c.Norms == qwen3Norms && dense:
 		return families[qwen3]
-	case !c.Gated && c.Norms == Norms{} && c.Experts == Experts{} && slices.Contains(ungatedActs, c.HiddenAct):
+	case !c.Gated && c.Norms == Norms{} && dense && slices.Contains(ungatedActs, c.HiddenAct):
 		return families[arcee]
+	}
+	switch {
 	case !c.Gated:
 		return families[octet]
 	}
@@ -121,6 +139,7 @@ func (c Config) family() family {
 // The indices of families.
 const (
 	llama = iota
+	qwen2
 	qwen3
 	arcee
 	mixtral
@@ -130,6 +149,9 @@ const (
 
 // Foreign reports whether transformers has the architecture, given one of its activations.
 func (c Config) Foreign() bool {
+	if c.QKVBias {
+		return c.family() == families[qwen2]
+	}
 	return c.Norms.Foreign() && (c.Experts == Experts{} || c.family() == families[mixtral])
 }
 
@@ -142,6 +164,10 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	var quantization json.RawMessage
 	if c.FP8 {
 		quantization = json.RawMessage(quantizationConfig)
+	}
+	biases := new(bool)
+	if f == families[qwen2] {
+		biases = nil
 	}
 	return json.Marshal(struct {
 		Architectures         []string `json:"architectures"`
@@ -157,13 +183,15 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		RMSNormEps            float64  `json:"rms_norm_eps"`
 		RopeTheta             float64  `json:"rope_theta"`
 		HiddenAct             string   `json:"hidden_act"`
-		AttentionBias         bool     `json:"attention_bias"`
-		MLPBias               bool     `json:"mlp_bias"`
+		AttentionBias         *bool    `json:"attention_bias,omitempty"` // Qwen2 has neither key
+		MLPBias               *bool    `json:"mlp_bias,omitempty"`
+		QKVBias               bool     `json:"qkv_bias,omitempty"` // of Octet's own types
 		TieWordEmbeddings     bool     `json:"tie_word_embeddings"`
 		BOSTokenID            *int     `json:"bos_token_id"` // null, because LlamaConfig's defaults are 1 and 2
 		EOSTokenID            *int     `json:"eos_token_id"`
 		TorchDType            string   `json:"torch_dtype,omitempty"`
 
+		RopeScaling  *ropeFields     `json:"rope_scaling,omitempty"`
 		Quantization json.RawMessage `json:"quantization_config,omitempty"`
 		*normFields
 		*expertFields
@@ -171,15 +199,15 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		Architectures: []string{f.architecture}, ModelType: f.modelType,
 		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, IntermediateSize: c.IntermediateSize,
 		NumHiddenLayers: c.NumHiddenLayers, NumAttentionHeads: c.NumAttentionHeads, NumKeyValueHeads: c.NumKeyValueHeads,
-		HeadDim: c.HiddenSize / c.NumAttentionHeads, MaxPositionEmbeddings: c.MaxPositionEmbeddings,
-		RMSNormEps: c.RMSNormEps, RopeTheta: c.RopeTheta, HiddenAct: c.HiddenAct,
+		HeadDim: c.HeadSize(), MaxPositionEmbeddings: c.MaxPositionEmbeddings,
+		RMSNormEps: c.RMSNormEps, RopeTheta: c.RopeTheta, RopeScaling: c.RopeScaling.fields(), HiddenAct: c.HiddenAct,
+		AttentionBias: biases, MLPBias: biases, QKVBias: c.QKVBias && f != families[qwen2],
 		TieWordEmbeddings: c.TieWordEmbeddings, TorchDType: c.TorchDType, Quantization: quantization,
 		normFields: c.Norms.fields(f), expertFields: c.Experts.fields(),
 	})
 }
 
-// UnmarshalJSON reads a config.json of transformers 4 or 5. Version 5 keeps
-// rope_theta inside rope_parameters.
+// UnmarshalJSON reads a config.json of transformers 4 or 5.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	f, err := parseFields(text)
 	if err != nil {
@@ -197,11 +225,12 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 		HiddenAct:             f.text("hidden_act", silu),
 		TorchDType:            f.text("dtype", f.text("torch_dtype", "")),
 	}
-	read.NumKeyValueHeads = f.size("num_key_value_heads", read.NumAttentionHeads)
-	read.RopeTheta = f.rope()
+	family := f.family(&read)
+	read.NumKeyValueHeads = f.size("num_key_value_heads", cmp.Or(family.kvHeads, read.NumAttentionHeads))
+	read.HeadDim = f.headDim(read, family)
+	read.RopeTheta, read.RopeScaling = f.rope()
 	read.FP8 = f.quantization(read.TieWordEmbeddings)
-	read.Gated, read.Norms, read.Experts = f.family(read.HiddenAct)
-	f.rejectUnsupported(read)
+	f.rejectUnsupported()
 	f.rejectUnread(harmlessKeys)
 	if f.err != nil {
 		return f.err
@@ -215,26 +244,34 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 
 // rejectUnsupported fails on fields whose values change what the model computes in
 // a way that Octet does not support.
-func (f *fields) rejectUnsupported(c Config) {
+func (f *fields) rejectUnsupported() {
 	for _, name := range []string{"attention_bias", "mlp_bias"} {
 		if f.flag(name) {
-			f.fail("%s = true: octet does not support biases", name)
-		}
-	}
-	// Validate reports a division with a remainder.
-	if heads := c.NumAttentionHeads; heads > 0 {
-		if dim := f.size("head_dim", c.HiddenSize/heads); dim != c.HiddenSize/heads && c.HiddenSize%heads == 0 {
-			f.fail("head_dim = %d: octet needs hidden_size / num_attention_heads = %d", dim, c.HiddenSize/heads)
+			f.fail("%s = true: octet supports biases of q_proj, k_proj and v_proj only, as in Qwen2", name)
 		}
 	}
 	f.rejectSlidingWindow()
+}
+
+// headDim returns head_dim, or 0 if it is hidden_size / num_attention_heads.
+func (f *fields) headDim(c Config, family family) int {
+	if f.raw("head_dim") == nil && family.headDim == 0 || c.NumAttentionHeads == 0 {
+		return 0
+	}
+	dim := f.size("head_dim", family.headDim)
+	if dim*c.NumAttentionHeads == c.HiddenSize {
+		return 0
+	}
+	return dim
 }
 
 // rejectSlidingWindow fails on attention that ignores earlier tokens. As in
 // transformers, use_sliding_window = false disables sliding_window.
 func (f *fields) rejectSlidingWindow() {
 	use := true
-	f.decode("use_sliding_window", &use)
+	if f.decode("use_sliding_window", &use) && use && f.raw("sliding_window") == nil {
+		f.fail("use_sliding_window = true: octet supports full attention only")
+	}
 	if window := f.raw("sliding_window"); window != nil && use {
 		f.fail("sliding_window = %s: octet supports full attention only", excerpt(window))
 	}
@@ -247,72 +284,47 @@ func (f *fields) rejectSlidingWindow() {
 	}
 }
 
-// family returns whether the model type is gated, and its norms. It fails unless model type,
-// architecture, activation and norms agree.
-func (f *fields) family(act string) (gated bool, norms Norms, experts Experts) {
+// family sets what the model type implies of c: whether the MLP has a gate, the norms, the
+// biases and the experts. It fails unless model type, architecture, activation and norms agree.
+func (f *fields) family(c *Config) family {
 	modelType := f.text("model_type", "")
 	i := slices.IndexFunc(families, func(f family) bool { return f.modelType == modelType })
 	if i < 0 {
-		f.fail("model_type = %q: octet supports Llama (%q), Qwen3 (%q), Arcee (%q) and Mixtral models (%q) only", modelType, "llama", "qwen3", "arcee", "mixtral")
-		return false, norms, experts
+		f.fail("model_type = %q: octet supports Llama (%q), Qwen2 (%q), Qwen3 (%q), Arcee (%q) and Mixtral models (%q) only", modelType, "llama", "qwen2", "qwen3", "arcee", "mixtral")
+		return family{}
 	}
 	if i >= mixtral {
-		experts = f.experts(i == mixtral)
+		c.Experts = f.experts(i == mixtral)
 	}
 	switch {
 	case i >= octet:
-		norms = f.norms()
+		c.Norms, c.QKVBias = f.norms(), f.flag("qkv_bias")
+	case i == qwen2:
+		c.QKVBias = true
 	case i == qwen3:
-		norms = qwen3Norms
+		c.Norms = qwen3Norms
 	}
+	c.Gated = families[i].gated
+	act, dense := c.HiddenAct, c.Experts == Experts{}
 	switch {
 	case i == arcee && !slices.Contains(ungatedActs, act):
 		f.fail("hidden_act = %.80q: octet supports %q with one of %q only", act, modelType, ungatedActs)
 	case i < octet && i != arcee && act != silu:
 		f.fail("hidden_act = %.80q: model_type %q needs %q", act, modelType, silu)
-	case i >= octet && act == silu && experts.mixtral() && norms == Norms{}:
+	case i >= octet && act == silu && c.QKVBias:
+		if dense && (c.Norms == Norms{}) {
+			f.fail("hidden_act = %q: only model_type %q has it with these biases", act, families[qwen2].modelType)
+		}
+	case i >= octet && act == silu && c.Experts.mixtral() && c.Norms == Norms{}:
 		f.fail("hidden_act = %q: only model_type %q has it with these experts", act, families[mixtral].modelType)
-	case i >= octet && act == silu && experts == Experts{} && (norms == Norms{} || norms == qwen3Norms):
-		f.fail("hidden_act = %q: only model_type %q and, with norms of queries and keys, %q have it", act, families[0].modelType, families[1].modelType)
+	case i >= octet && act == silu && dense && (c.Norms == Norms{} || c.Norms == qwen3Norms):
+		f.fail("hidden_act = %q: only model_type %q and, with norms of queries and keys, %q have it", act, families[llama].modelType, families[qwen3].modelType)
 	}
 	var architectures []string
 	if f.decode("architectures", &architectures) && (len(architectures) != 1 || architectures[0] != families[i].architecture) {
 		f.fail("architectures = %q: octet supports %s only", architectures, families[i].architecture)
 	}
-	return families[i].gated, norms, experts
-}
-
-// rope returns rope_theta from any of its places. It fails on rotary embeddings
-// other than the plain ones.
-func (f *fields) rope() float64 {
-	theta := f.number("rope_theta", 10000)
-	given := f.raw("rope_theta") != nil
-	f.rejectPartialRotary()
-	for _, name := range []string{"rope_scaling", "rope_parameters"} {
-		f.object(name, func(inner *fields) {
-			for _, key := range []string{"rope_type", "type"} {
-				if kind := inner.text(key, "default"); kind != "default" {
-					inner.fail("%s = %.80q: octet supports plain rotary embeddings only", key, kind)
-				}
-			}
-			inner.rejectPartialRotary()
-			if inner.raw("rope_theta") != nil {
-				outer := theta
-				if theta = inner.number("rope_theta", theta); given && theta != outer {
-					inner.fail("rope_theta = %v, but another key says %v: programs differ in which one they read; keep one", theta, outer)
-				}
-				given = true
-			}
-			inner.rejectUnread(map[string]any{"factor": 1.0})
-		})
-	}
-	return theta
-}
-
-func (f *fields) rejectPartialRotary() {
-	if part := f.number("partial_rotary_factor", 1); part != 1 {
-		f.fail("partial_rotary_factor = %v: octet supports rotation of whole heads (1) only", part)
-	}
+	return families[i]
 }
 
 // fields reads the keys of a JSON object, which are case sensitive, and keeps the

@@ -18,6 +18,13 @@ func TestConfigRoundTrip(t *testing.T) {
 		func(c *Config) { c.HiddenAct, c.Gated, c.NumKeyValueHeads = "relu", false, 1 },
 		func(c *Config) { c.HiddenAct = "geglu" },
 		func(c *Config) { c.FP8 = true },
+		func(c *Config) { c.RopeScaling = RopeScaling{32, 1, 4, 8192} },
+		func(c *Config) { c.RopeScaling, c.HeadDim = RopeScaling{Factor: 2.5}, 12 },
+		func(c *Config) { c.QKVBias, c.TieWordEmbeddings = true, true },
+		func(c *Config) { c.QKVBias, c.Norms = true, Norms{QK: "learned"} },
+		func(c *Config) { c.QKVBias, c.HiddenAct, c.Gated = true, "gelu", false },
+		func(c *Config) { c.QKVBias, c.Experts = true, Experts{4, 2, 0.5} },
+		func(c *Config) { c.Norms, c.HeadDim, c.RopeScaling = Norms{QK: "learned"}, 128, RopeScaling{4, 0.5, 2, 64} },
 		func(c *Config) { c.Norms = Norms{QK: "learned"} },
 		func(c *Config) { c.Norms = Norms{QK: "frozen", LayerScale: true} },
 		func(c *Config) { c.Norms = Norms{Norm: "post", NoFinal: true, EmbedScale: 16.5} },
@@ -44,7 +51,7 @@ func TestConfigRoundTrip(t *testing.T) {
 // earlier versions name them Octet's.
 func TestConfigWithoutGate(t *testing.T) {
 	for modelType, c := range map[string]Config{
-		"arcee": {HiddenAct: "relu"}, "octet": {HiddenAct: "mine"}, "octet-gated": {HiddenAct: "relu", Gated: true}, "qwen3": {HiddenAct: "silu", Gated: true, Norms: qwen3Norms},
+		"arcee": {HiddenAct: "relu"}, "qwen2": {HiddenAct: "silu", Gated: true, QKVBias: true}, "octet": {HiddenAct: "mine"}, "octet-gated": {HiddenAct: "relu", Gated: true}, "qwen3": {HiddenAct: "silu", Gated: true, Norms: qwen3Norms},
 	} {
 		require.Equal(t, modelType, c.family().modelType)
 	}
@@ -77,6 +84,8 @@ func minimal(more string) []byte {
 func quantized(inGroup, atTop string) string {
 	return `{"quantization_config":{"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"g":{"targets":["Linear"],` + inGroup + `}},"ignore":["lm_head"],` + atTop + `}}`
 }
+
+const llama3 = `{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192}`
 
 func tied(config string) string { return `{"tie_word_embeddings":true,` + config[1:] }
 
@@ -122,6 +131,17 @@ func TestConfigDefaults(t *testing.T) {
 		{`{"sliding_window":null,"layer_types":["full_attention","full_attention"],"pretraining_tp":1,"num_experts":null}`, func(c *Config) {}},
 		{`{"add_cross_attention":false,"is_encoder_decoder":false,"tie_encoder_decoder":false,"pruned_heads":{},"rope_interleaved":false}`, func(c *Config) {}},
 		{`{"sliding_window":4096,"use_sliding_window":false,"max_window_layers":28,"_name_or_path":"x","temperature":0.7,"attn_implementation":"sdpa"}`, func(c *Config) {}},
+		{`{"head_dim":16}`, func(c *Config) { c.HeadDim = 16 }},
+		{`{"head_dim":32,"num_attention_heads":3}`, func(c *Config) { c.HeadDim, c.NumAttentionHeads, c.NumKeyValueHeads = 32, 3, 3 }},
+		{`{"rope_theta":5e5,"rope_scaling":` + llama3 + `}`, func(c *Config) { c.RopeTheta, c.RopeScaling = 5e5, RopeScaling{8, 1, 4, 8192} }},
+		{`{"rope_scaling":` + llama3 + `,"rope_parameters":` + llama3 + `}`, func(c *Config) { c.RopeScaling = RopeScaling{8, 1, 4, 8192} }},
+		{`{"rope_parameters":{"rope_theta":5e5,` + llama3[1:] + `}`, func(c *Config) { c.RopeTheta, c.RopeScaling = 5e5, RopeScaling{8, 1, 4, 8192} }},
+		{`{"rope_scaling":{"type":"linear","factor":2}}`, func(c *Config) { c.RopeScaling = RopeScaling{Factor: 2} }},
+		{`{"rope_scaling":{"rope_type":"linear","type":"linear","factor":1}}`, func(c *Config) {}},
+		{`{"model_type":"qwen2","num_attention_heads":32,"use_sliding_window":false,"sliding_window":32768,"max_window_layers":21}`, func(c *Config) { c.QKVBias, c.NumAttentionHeads, c.NumKeyValueHeads = true, 32, 32 }},
+		{`{"model_type":"qwen2","num_key_value_heads":2,"attention_dropout":0.0}`, func(c *Config) { c.QKVBias, c.NumKeyValueHeads = true, 2 }},
+		{`{"model_type":"qwen3","num_key_value_heads":2}`, func(c *Config) { c.Norms, c.HeadDim, c.NumKeyValueHeads = qwen3Norms, 128, 2 }},
+		{`{"model_type":"qwen3","num_key_value_heads":2,"head_dim":8}`, func(c *Config) { c.Norms, c.NumKeyValueHeads = qwen3Norms, 2 }},
 		{`{"quantization_config":` + quantizationConfig + `}`, func(c *Config) { c.FP8 = true }},
 		{quantized(`"weights":{"num_bits":8,"type":"float","strategy":"tensor","observer":"minmax","group_size":null}`,
 			`"sparsity_config":{},"transform_config":{},"kv_cache_scheme":null,"version":"0.11"`), func(c *Config) { c.FP8 = true }},
@@ -150,18 +170,36 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"vocab_size":16777217}`, "vocab_size = 16777217: expected"},
 		{`{"num_attention_heads":7}`, "hidden_size = 64 is not a multiple of num_attention_heads = 7"},
 		{`{"num_key_value_heads":3}`, "num_attention_heads = 8 is not a multiple of num_key_value_heads = 3"},
-		{`{"head_dim":16}`, "head_dim = 16: octet needs hidden_size / num_attention_heads = 8"},
-		{`{"head_dim":32,"num_attention_heads":3}`, "hidden_size = 64 is not a multiple of num_attention_heads = 3"},
+		{`{"head_dim":0}`, "head_dim = 0: expected a whole number from 1"},
+		{`{"head_dim":16777216}`, "num_attention_heads · head_dim is too large"},
 		{`{"rms_norm_eps":0}`, "rms_norm_eps = 0: expected a positive number"},
 		{`{"rms_norm_eps":1e999}`, "rms_norm_eps = 1e999: expected a number"},
 		{`{"rope_theta":-1}`, "rope_theta = -1: expected a positive number"},
 		{`{"rope_theta":"10000"}`, `rope_theta = "10000": expected a number`},
-		{`{"attention_bias":true}`, "attention_bias = true: octet does not support biases"},
-		{`{"mlp_bias":true}`, "mlp_bias = true: octet does not support biases"},
+		{`{"attention_bias":true}`, "attention_bias = true: octet supports biases of q_proj, k_proj and v_proj only, as in Qwen2"},
+		{`{"mlp_bias":true}`, "mlp_bias = true: octet supports biases of"},
 		{`{"mlp_bias":1}`, "mlp_bias = 1: expected true or false"},
-		{`{"rope_scaling":{"rope_type":"llama3","factor":8.0}}`, `rope_scaling: rope_type = "llama3": octet supports plain rotary embeddings only`},
-		{`{"rope_scaling":{"type":"linear","factor":2.0}}`, `rope_scaling: type = "linear"`},
-		{`{"rope_parameters":{"rope_type":"yarn","rope_theta":1e4}}`, `rope_parameters: rope_type = "yarn"`},
+		{`{"rope_scaling":{"rope_type":"llama3","factor":8.0}}`, `rope_scaling: low_freq_factor is missing`},
+		{`{"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4}}`, `rope_scaling: original_max_position_embeddings is missing`},
+		{`{"rope_scaling":{"rope_type":"llama3","factor":0.5,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":64}}`, "rope_scaling: factor = 0.5: expected a number of at least 1"},
+		{`{"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":0,"high_freq_factor":4,"original_max_position_embeddings":64}}`, "rope_scaling: low_freq_factor = 0: expected a positive number"},
+		{`{"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,"original_max_position_embeddings":64}}`, "rope_scaling: high_freq_factor = 4: expected more than low_freq_factor = 4"},
+		{`{"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":64.5}}`, "rope_scaling: original_max_position_embeddings = 64.5: expected a whole number"},
+		{`{"rope_scaling":{"rope_type":"llama3","factor":"8","low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":64}}`, `rope_scaling: factor = "8": expected a number`},
+		{`{"rope_scaling":{"rope_type":"llama3","attention_factor":2,` + llama3[1:] + `}`, `unknown key "attention_factor"`},
+		{`{"rope_scaling":{"type":"linear"}}`, "rope_scaling: factor is missing"},
+		{`{"rope_scaling":{"type":"linear","factor":-2}}`, "rope_scaling: factor = -2: expected a number of at least 1"},
+		{`{"rope_scaling":{"type":"linear","factor":0}}`, "rope_scaling: factor = 0: expected a number of at least 1"},
+		{`{"rope_scaling":{"type":"linear","rope_type":"llama3","factor":2}}`, `rope_scaling: type = "linear", but rope_type = "llama3"`},
+		{`{"rope_scaling":{"type":"default","factor":2}}`, "rope_scaling: factor = 2: octet needs 1"},
+		{`{"rope_scaling":{"type":"linear","factor":2},"rope_parameters":` + llama3 + `}`, "rope_parameters: it scales by [8, 1, 4, 8192], but another key says [2]"},
+		{`{"rope_parameters":{"rope_type":"yarn","rope_theta":1e4}}`, `rope_parameters: rope_type = "yarn": octet supports default, linear and llama3 only`},
+		{`{"rope_scaling":{"type":"dynamic","factor":2}}`, `rope_scaling: type = "dynamic": octet supports default, linear and llama3 only`},
+		{`{"model_type":"qwen2","use_sliding_window":true}`, "use_sliding_window = true: octet supports full attention only"},
+		{`{"model_type":"qwen2","hidden_act":"gelu"}`, `hidden_act = "gelu": model_type "qwen2" needs "silu"`},
+		{`{"model_type":"qwen2"}`, "num_attention_heads = 8 is not a multiple of num_key_value_heads = 32"},
+		{`{"model_type":"octet-gated","qkv_bias":true}`, `hidden_act = "silu": only model_type "qwen2" has it with these biases`},
+		{`{"qkv_bias":true}`, `unknown key "qkv_bias"`},
 		{`{"rope_parameters":{"rope_theta":"x"}}`, `rope_parameters: rope_theta = "x": expected a number`},
 		{`{"rope_theta":1e6,"rope_parameters":{"rope_theta":1e5}}`, "rope_parameters: rope_theta = 100000, but another key says 1e+06"},
 		{`{"rope_scaling":{"rope_theta":1e6},"rope_parameters":{"rope_theta":1e5}}`, "rope_parameters: rope_theta = 100000, but another key says 1e+06"},

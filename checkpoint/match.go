@@ -19,28 +19,38 @@ const EmbeddingWeight = "model.embed_tokens.weight"
 func (c Config) Layout() iter.Seq2[string, []int] {
 	return func(yield func(string, []int) bool) {
 		hidden, ffn := c.HiddenSize, c.IntermediateSize
-		kv := hidden / c.NumAttentionHeads * c.NumKeyValueHeads
+		heads, kv := c.NumAttentionHeads*c.HeadSize(), c.NumKeyValueHeads*c.HeadSize()
 		layer := c.Norms.layer([]tensor{
 			{"input_layernorm", []int{hidden}},
-			{"self_attn.q_proj", []int{hidden, hidden}},
+			{"self_attn.q_proj", []int{heads, hidden}},
+			{"self_attn.q_proj.bias", []int{heads}},
 			{"self_attn.k_proj", []int{kv, hidden}},
+			{"self_attn.k_proj.bias", []int{kv}},
 			{"self_attn.v_proj", []int{kv, hidden}},
-			{"self_attn.o_proj", []int{hidden, hidden}},
+			{"self_attn.v_proj.bias", []int{kv}},
+			{"self_attn.o_proj", []int{hidden, heads}},
 			{"post_attention_layernorm", []int{hidden}},
 			{"mlp.up_proj", []int{ffn, hidden}},
 			{"mlp.gate_proj", []int{ffn, hidden}},
 			{"mlp.down_proj", []int{hidden, ffn}},
-		}, hidden, hidden/c.NumAttentionHeads)
+		}, hidden, c.HeadSize())
 		layer = c.Experts.layer(layer, hidden, ffn)
 		if !c.Gated {
 			layer = slices.DeleteFunc(layer, func(t tensor) bool { return t.name == "mlp.gate_proj" })
+		}
+		if !c.QKVBias {
+			layer = slices.DeleteFunc(layer, func(t tensor) bool { return strings.HasSuffix(t.name, biasSuffix) })
 		}
 		if !yield(EmbeddingWeight, []int{c.VocabSize, hidden}) {
 			return
 		}
 		for i := range c.NumHiddenLayers {
 			for _, t := range layer {
-				if !yield(fmt.Sprintf("model.layers.%d.%s.weight", i, t.name), t.shape) {
+				name := fmt.Sprintf("model.layers.%d.%s", i, t.name)
+				if !strings.HasSuffix(name, biasSuffix) {
+					name += ".weight"
+				}
+				if !yield(name, t.shape) {
 					return
 				}
 			}
@@ -54,7 +64,10 @@ func (c Config) Layout() iter.Seq2[string, []int] {
 	}
 }
 
-const headWeight = "lm_head.weight"
+const (
+	headWeight = "lm_head.weight"
+	biasSuffix = ".bias"
+)
 
 // Match returns an error for the first difference between the tensors and the config's
 // model: a tensor that is missing, has the wrong shape or format, or that the model does
@@ -102,7 +115,7 @@ func (s *Tensors) Match(c Config) error {
 		}
 		if isRotaryFrequencies(t.Name, c.NumHiddenLayers) {
 			// Match does not compare the values, because transformers ignores them too.
-			if want := []int{c.HiddenSize / c.NumAttentionHeads / 2}; !slices.Equal(t.Shape, want) {
+			if want := []int{c.HeadSize() / 2}; !slices.Equal(t.Shape, want) {
 				return fmt.Errorf("%s: tensor %q has the shape %v, but the model in %s needs %v: %s and the weights are of different models", s.path, t.Name, t.Shape, ConfigFile, want, ConfigFile)
 			}
 			continue

@@ -77,9 +77,9 @@ type normFields struct {
 	EmbedScale float64 `json:"embed_scale,omitempty"`
 }
 
-// fields returns what a file of the family says of the norms; nil for Llama and Qwen3.
+// fields returns what a file of the family says of the norms; nil for those that imply them.
 func (n Norms) fields(f family) *normFields {
-	if f == families[llama] || f == families[qwen3] || f == families[mixtral] {
+	if f == families[llama] || f == families[qwen2] || f == families[qwen3] || f == families[mixtral] {
 		return nil
 	}
 	fields := normFields(n)
@@ -95,7 +95,7 @@ func (f *fields) norms() Norms {
 
 // tensor is one of a layer, whose name is its path.
 type tensor struct {
-	name  string // without ".weight"
+	name  string // without ".weight"; with ".bias"
 	shape []int
 }
 

@@ -1,6 +1,9 @@
 package nn
 
 import (
+	"cmp"
+	"fmt"
+	"math"
 	"slices"
 
 	"octet/backend"
@@ -17,6 +20,7 @@ type Attention struct {
 	qNorm, kNorm *RMSNorm
 	headDim      int
 	theta        float64
+	scaling      RopeScaling
 
 	input          *Slot // output of the preceding norm, which q, k and v read
 	output         *Slot // read by o_proj and by the backward
@@ -27,21 +31,46 @@ type Attention struct {
 // AttentionShape is the size of an attention layer. Widths are in elements.
 type AttentionShape struct {
 	Dim, Heads, KVHeads int
+	HeadDim             int // 0: Dim / Heads
 	RopeTheta           float64
+	RopeScaling         RopeScaling
 	InitStd, OutStd     float64 // of the initial weights; OutStd of o_proj
+	QKVBias             bool    // q_proj, k_proj and v_proj have a bias
 	QKNorm              QKNorm  // of the queries and keys, with NormEps; empty: none
 	NormEps             float64
 }
 
+// RopeScaling divides frequencies of the rotation by Factor, in the words of transformers:
+// rope_type linear if Original, original_max_position_embeddings, is 0, else llama3. The zero
+// value divides none. See [backend.Rope].
+type RopeScaling struct {
+	Factor, LowFreq, HighFreq float64
+	Original                  int
+}
+
+// Validate returns an error for numbers that [backend.Rope] refuses.
+func (s RopeScaling) Validate() error {
+	llama3 := s.Original > 0 && s.LowFreq > 0 && s.HighFreq > s.LowFreq && !math.IsInf(s.HighFreq, 1)
+	if s == (RopeScaling{}) || s.Factor >= 1 && !math.IsInf(s.Factor, 1) && (llama3 || s == RopeScaling{Factor: s.Factor}) {
+		return nil
+	}
+	return fmt.Errorf("%v: expected a factor of at least 1, or with it two positive numbers in ascending order and a number of positions", s)
+}
+
 // Attention declares an attention layer.
 func (b *Base) Attention(scope string, s AttentionShape) *Attention {
-	headDim := s.Dim / s.Heads
-	kv := s.KVHeads * headDim
-	a := &Attention{scope: scope, index: len(b.attentions), headDim: headDim, theta: s.RopeTheta, heads: s.Heads, kvHeads: s.KVHeads}
-	a.q = b.linear(recipe.Layer{Scope: scope + ".q_proj"}, s.Dim, s.Dim, s.InitStd)
+	headDim := cmp.Or(s.HeadDim, s.Dim/s.Heads)
+	width, kv := s.Heads*headDim, s.KVHeads*headDim
+	a := &Attention{scope: scope, index: len(b.attentions), headDim: headDim, theta: s.RopeTheta, scaling: s.RopeScaling, heads: s.Heads, kvHeads: s.KVHeads}
+	a.q = b.linear(recipe.Layer{Scope: scope + ".q_proj"}, s.Dim, width, s.InitStd)
 	a.k = b.linear(recipe.Layer{Scope: scope + ".k_proj"}, s.Dim, kv, s.InitStd)
 	a.v = b.linear(recipe.Layer{Scope: scope + ".v_proj"}, s.Dim, kv, s.InitStd)
-	a.o = b.linear(recipe.Layer{Scope: scope + ".o_proj"}, s.Dim, s.Dim, s.OutStd)
+	a.o = b.linear(recipe.Layer{Scope: scope + ".o_proj"}, width, s.Dim, s.OutStd)
+	if s.QKVBias {
+		for _, l := range []*Linear{a.q, a.k, a.v} {
+			b.addBias(l)
+		}
+	}
 	a.qNorm, a.kNorm = b.headNorm(scope+".q_norm", headDim, s), b.headNorm(scope+".k_norm", headDim, s)
 	a.input = b.Slot(scope+".input", slices.Concat(a.q.Inputs(), a.k.Inputs(), a.v.Inputs())...)
 	a.output = b.Slot(scope+".output", append(a.o.Inputs(), b.Plain())...)
@@ -96,12 +125,21 @@ func (a *Attention) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backe
 
 func (a *Attention) rotate(p *Pass, name string, x *backend.Tensor) *backend.Tensor {
 	y, cast := p.store(name, x.Rows(), x.Cols())
-	op := &backend.Rope{X: x, Out: cast, Seq: p.Seq, HeadDim: a.headDim, Theta: a.theta}
+	op := a.rope(p, x, cast)
 	if p.Cache != nil {
 		op.Control = p.Control
 	}
 	p.Add(op)
 	return y
+}
+
+// rope returns the rotation of x.
+func (a *Attention) rope(p *Pass, x *backend.Tensor, out []backend.Cast) *backend.Rope {
+	s := a.scaling
+	return &backend.Rope{
+		X: x, Out: out, Seq: p.Seq, HeadDim: a.headDim, Theta: a.theta,
+		Factor: s.Factor, LowFreq: s.LowFreq, HighFreq: s.HighFreq, Original: s.Original,
+	}
 }
 
 // Backward appends the gradients of all weights and returns dx, the gradient of
@@ -141,7 +179,9 @@ func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *Value) *backend.Ten
 // the copies of a slot. norm precedes the rotation, unless it is nil.
 func (a *Attention) rotateBack(p *Pass, g *backend.Tensor, norm *RMSNorm, saved *normSaved, to *Slot) *Value {
 	back := func(out []backend.Cast) backend.Op {
-		return &backend.Rope{X: g, Out: out, Seq: p.Seq, HeadDim: a.headDim, Theta: a.theta, Inverse: true}
+		op := a.rope(p, g, out)
+		op.Inverse = true
+		return op
 	}
 	if norm == nil {
 		return p.Store(to, g.Rows(), g.Cols(), back)

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -18,6 +19,9 @@ type Config struct {
 	FanIn      bool    // the weights of linear layers start with 1/√in instead, InitStd is the embedding's
 
 	// The zero values of these fields are Llama's.
+	HeadSize    int // width of a head; 0: Dim / Heads
+	RopeScaling RopeScaling
+	QKVBias     bool     // q_proj, k_proj and v_proj have a bias
 	Norm        Norm     // where each layer normalizes
 	NormGain    float64  // of the norms after attention and MLP at the start; 0: 1
 	NoFinalNorm bool     // the head reads the residual stream itself
@@ -48,7 +52,7 @@ const (
 )
 
 // HeadDim is the width of one head.
-func (c Config) HeadDim() int { return c.Dim / c.Heads }
+func (c Config) HeadDim() int { return cmp.Or(c.HeadSize, c.Dim/c.Heads) }
 
 // PaddedVocab is the number of rows of the embedding and head: the vocabulary
 // rounded up to a multiple of 16, which FP8 GEMMs require. The cross-entropy
@@ -70,10 +74,12 @@ func (c Config) Validate() error {
 		return fmt.Errorf("model.activation: %w", err)
 	}
 	switch {
-	case c.Dim%c.Heads != 0:
+	case c.HeadSize < 0 || c.HeadSize > 1<<24:
+		return fmt.Errorf("model.head_dim = %d: expected 0 or a number up to 2^24", c.HeadSize)
+	case c.HeadSize == 0 && c.Dim%c.Heads != 0:
 		return fmt.Errorf("model.dim = %d is not a multiple of model.heads = %d", c.Dim, c.Heads)
 	case c.HeadDim()%2 != 0:
-		return fmt.Errorf("model.dim / model.heads = %d: rotary embeddings need an even head size", c.HeadDim())
+		return fmt.Errorf("a head size of %d: rotary embeddings need an even head size", c.HeadDim())
 	case c.Heads%c.KVHeads != 0:
 		return fmt.Errorf("model.heads = %d is not a multiple of model.kv_heads = %d", c.Heads, c.KVHeads)
 	case !(c.RopeTheta > 1):
@@ -86,6 +92,9 @@ func (c Config) Validate() error {
 		return fmt.Errorf("model.qk_norm = %q: expected %s, %s or %s", c.QKNorm, NoQKNorm, LearnedQKNorm, FrozenQKNorm)
 	case c.LayerScale != nil && (c.Norm == PostNorm || c.Norm == BothNorms):
 		return fmt.Errorf("model.layer_scale with model.norm = %q: the gain of the norm after attention and MLP multiplies the same values; use model.norm_gain", c.Norm)
+	}
+	if err := c.RopeScaling.Validate(); err != nil {
+		return fmt.Errorf("model.rope_scaling: %w", err)
 	}
 	return c.MoE.validate()
 }

@@ -118,6 +118,11 @@ func TestGradientsMatchCentralDifferences(t *testing.T) {
 		"both":    variant(func(c *nn.Config) { c.Norm, c.NormGain = nn.BothNorms, 0.5 }),
 		"qk":      variant(func(c *nn.Config) { c.QKNorm, c.KVHeads = nn.LearnedQKNorm, 1 }),
 		"frozen":  variant(func(c *nn.Config) { c.QKNorm = nn.FrozenQKNorm }),
+		"biases":  variant(func(c *nn.Config) { c.QKVBias, c.KVHeads = true, 1 }),
+		"qk bias": variant(func(c *nn.Config) { c.QKVBias, c.QKNorm, c.HeadSize = true, nn.LearnedQKNorm, 6 }),
+		"wide":    variant(func(c *nn.Config) { c.HeadSize, c.KVHeads = 10, 1 }),
+		"llama3":  variant(func(c *nn.Config) { c.HeadSize, c.RopeScaling = 8, nn.RopeScaling{8, 0.1, 2, 5} }),
+		"linear":  variant(func(c *nn.Config) { c.RopeScaling = nn.RopeScaling{Factor: 3} }),
 		"scaled":  variant(func(c *nn.Config) { c.LayerScale, c.EmbedScale, c.Tied = new(0.1), 3, true }),
 		"fog": variant(func(c *nn.Config) {
 			c.Norm, c.NoFinalNorm, c.QKNorm, c.EmbedScale = nn.PostNorm, true, nn.FrozenQKNorm, 3

@@ -9,7 +9,7 @@ import (
 	"octet/recipe"
 )
 
-// Linear is y = x·Wᵀ, with three GEMMs in a training step:
+// Linear is y = x·Wᵀ, plus a bias if it has one, with three GEMMs in a training step:
 //
 //	         result             operands                            summed over (K)
 //	fprop    y  [tokens, out] = x  [tokens, in]  · Wᵀ [in, out]     in
@@ -55,9 +55,14 @@ import (
 // sum instead. y is stored in the compute format; dx too, or in FP32 where several layers
 // add to it; dW in FP32, into which every micro-batch accumulates, unless the recipe stores it
 // in fewer bits between micro-batches (grad.go).
+//
+// A bias is a vector in FP32. An op of its own adds it to y. The fourth GEMM of such a layer
+// sums dy, in the compute format, over the tokens: db = 1ᵀ·dy.
 type Linear struct {
 	recipe.Layer
 	weight *Param
+	bias   *Param // added to y; nil: none
+	grad   Copy   // of dy, whose sum over the tokens is the bias's gradient
 
 	fprop, dgrad, wgrad pair
 
@@ -93,6 +98,12 @@ func (b *Base) Linear(scope string, in, out int, std float64) *Linear {
 	l := b.linear(recipe.Layer{Scope: scope}, in, out, std)
 	b.cacheWeights(l)
 	return l
+}
+
+// addBias declares the bias of a linear layer, which starts at 0.
+func (b *Base) addBias(l *Linear) {
+	l.bias, l.grad = b.param(b.ParamPrefix+l.Scope+".bias", false, 0, l.weight.Shape[0]), b.Plain()
+	l.bias.value = 0
 }
 
 // resolve looks up the casts in the recipe. It translates granularities, which
@@ -175,7 +186,12 @@ func (l *Linear) check() error {
 func (l *Linear) Inputs() []Copy { return []Copy{l.fprop.a, l.wgrad.b} }
 
 // Grads returns the copies of dy that the layer reads.
-func (l *Linear) Grads() []Copy { return []Copy{l.dgrad.a, l.wgrad.a} }
+func (l *Linear) Grads() []Copy {
+	if l.bias != nil {
+		return []Copy{l.dgrad.a, l.wgrad.a, l.grad}
+	}
+	return []Copy{l.dgrad.a, l.wgrad.a}
+}
 
 // weights returns the copies of W that the layer reads.
 func (l *Linear) weights() []Copy { return []Copy{l.fprop.b, l.dgrad.b} }
@@ -263,9 +279,15 @@ func (l *Linear) castWeight(p *Pass, amax *backend.Tensor) {
 // cachedAs returns the cached copy of the weight that c describes.
 func (l *Linear) cachedAs(c Copy) *backend.Tensor { return l.cached[l.copies.index(c)] }
 
-// Forward appends y = x·Wᵀ + residual; residual may be nil.
+// Forward appends y = x·Wᵀ + bias + residual; residual may be nil.
 func (l *Linear) Forward(p *Pass, x *Value, residual *backend.Tensor) *backend.Tensor {
-	return l.forward(p, x, l.cachedAs(l.fprop.b), nil, residual)
+	y := l.forward(p, x, l.cachedAs(l.fprop.b), nil, residual)
+	if l.bias == nil {
+		return y
+	}
+	sum := p.root.Temp(l.Scope+".sum", p.compute, y.Rows(), y.Cols())
+	p.named(l.Scope).Add(&backend.Add{A: y, B: l.bias.Master, Out: []backend.Cast{{Out: sum}}})
+	return sum
 }
 
 // forward is Forward with the copy w of the weight. Unless nil, rowScale
@@ -290,9 +312,12 @@ func (l *Linear) dgradOf(p *Pass, dy *Value, w, dx *backend.Tensor, accumulate b
 	})
 }
 
-// Wgrad appends dW = dyᵀ·x into the weight's gradient. Unless nil, colScale
-// multiplies the columns of dyᵀ·x.
+// Wgrad appends dW = dyᵀ·x into the weight's gradient, and the bias's gradient. Unless nil,
+// colScale multiplies the columns of dyᵀ·x.
 func (l *Linear) Wgrad(p *Pass, x, dy *Value, colScale *backend.Tensor) {
+	if l.bias != nil {
+		l.biasGrad(p, dy)
+	}
 	sum, used := l.openGrad(p), p.used
 	if l.wgrad.a.Hadamard.On() {
 		used = nil // a rotation along tokens gives rows of zeros values
@@ -302,6 +327,15 @@ func (l *Linear) Wgrad(p *Pass, x, dy *Value, colScale *backend.Tensor) {
 		ColScale: colScale, Out: sum, Accumulate: !p.First, Used: used,
 	})
 	l.closeGrad(p, sum)
+}
+
+// biasGrad appends db = 1ᵀ·dy into the bias's gradient.
+func (l *Linear) biasGrad(p *Pass, dy *Value) {
+	q := p.named(l.Scope)
+	ones := p.root.Temp(l.Scope+".ones", p.compute, 1, p.Tokens())
+	q.Add(&backend.Fill{Out: ones, Value: 1})
+	q.Add(&backend.MatMul{A: ones, B: dy.As(l.grad), Out: l.bias.Grad, Accumulate: !p.First})
+	p.complete(l.bias)
 }
 
 // named returns the program, which records nodes under the full path scope.

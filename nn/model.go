@@ -65,8 +65,8 @@ func (m *Model) layer(scope string) *layer {
 	l := &layer{}
 	l.first = m.branch(scope+".input_layernorm", scope+".self_attn")
 	l.attn = m.Attention(scope+".self_attn", AttentionShape{
-		Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, RopeTheta: c.RopeTheta,
-		InitStd: c.std(c.Dim), OutStd: c.outStd(c.Dim), QKNorm: c.QKNorm, NormEps: c.NormEps,
+		Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim(), RopeTheta: c.RopeTheta, RopeScaling: c.RopeScaling,
+		InitStd: c.std(c.Dim), OutStd: c.outStd(c.Heads * c.HeadDim()), QKVBias: c.QKVBias, QKNorm: c.QKNorm, NormEps: c.NormEps,
 	})
 	l.mid = m.branch(scope+".post_attention_layernorm", scope+".mlp")
 	shape := MLPShape{Dim: c.Dim, FFN: c.FFN, Activation: c.Activation, InitStd: c.std(c.Dim), OutStd: c.outStd(c.FFN)}

@@ -69,14 +69,16 @@ var Parts = []string{"embedding", "attention", "mlp", "router", "norms", "head",
 func (b *Base) PartOf() map[*Param]string {
 	of := map[*Param]string{}
 	for _, p := range b.Params {
-		of[p] = "norms" // the only layers with vectors
+		of[p] = "norms" // the only layers with vectors, besides biases
 	}
 	for _, l := range b.linears {
 		of[l.weight] = "linear"
 	}
 	for _, a := range b.attentions {
 		for _, l := range []*Linear{a.q, a.k, a.v, a.o} {
-			of[l.weight] = "attention"
+			if of[l.weight] = "attention"; l.bias != nil {
+				of[l.bias] = "attention"
+			}
 		}
 	}
 	for _, m := range b.mlps {

@@ -42,6 +42,7 @@ type Model struct {
 	Dim        int     `toml:"dim"`
 	Heads      int     `toml:"heads"`
 	KVHeads    int     `toml:"kv_heads"`
+	HeadDim    int     `toml:"head_dim" doc:"width of a head; 0: dim / heads"`
 	FFN        int     `toml:"ffn"`
 	Vocab      int     `toml:"vocab" doc:"256 for bytes, else the tokenizer's or shards' vocabulary"`
 	Tied       bool    `toml:"tied" doc:"the head shares the embedding matrix"`
@@ -51,6 +52,9 @@ type Model struct {
 	InitStd    float64 `toml:"init_std" doc:"standard deviation; o_proj and down_proj: times 1/sqrt(2 layers)"`
 	InitRule   string  `toml:"init_rule" doc:"fixed: init_std; fan-in: linear layers 1/sqrt(inputs)"`
 	Init       string  `toml:"init" doc:"initial weights: a Hugging Face folder or a checkpoint"`
+
+	RopeScaling []float64 `toml:"rope_scaling" doc:"llama3: [factor, low_freq, high_freq, original]; linear: [factor]"`
+	QKVBias     bool      `toml:"qkv_bias" doc:"q_proj, k_proj and v_proj have a bias, as in Qwen2"`
 
 	Norm       string   `toml:"norm" doc:"pre: before attention and MLP; post: their results; both"`
 	NormGain   float64  `toml:"norm_gain" doc:"initial gain of the norms of results"`

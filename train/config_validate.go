@@ -150,6 +150,8 @@ func (v *validator) model(m Model) {
 		v.aligned("model.dim", m.Dim)
 		v.aligned("model.ffn", m.FFN)
 		switch {
+		case m.HeadDim != 0:
+			v.headDim(m)
 		case v.fp8 && m.Dim%align != 0: // already reported
 		case m.Dim%2 != 0:
 			v.fail("model.dim = %d is odd, but rotary embeddings need an even head size; use %d", m.Dim, nearestMultiple(m.Dim, 2))
@@ -163,6 +165,7 @@ func (v *validator) model(m Model) {
 	if !(m.RopeTheta > 1) || math.IsInf(m.RopeTheta, 1) {
 		v.fail("model.rope_theta = %v is not a number above 1; use 10000", m.RopeTheta)
 	}
+	v.ropeScaling(m)
 	v.positive("model.norm_eps", m.NormEps, 1e-5)
 	v.positive("model.init_std", m.InitStd, 0.02)
 	v.norms(m)
@@ -346,7 +349,7 @@ func (v *validator) totals(c Config) {
 	m, l := c.Model, c.Train
 	params := parameters(c.ModelConfig())
 	tokens := f(l.MicroBatch) * f(c.Data.Seq)
-	activation := tokens * f(max(m.Dim, m.FFN, m.Vocab))
+	activation := tokens * max(f(m.Dim), f(m.FFN), f(m.Vocab), f(m.Heads)*f(m.HeadDim))
 	total := tokens * f(l.Accumulate) * f(l.Ranks) * f(l.Steps)
 	switch {
 	case params > maxElements:
@@ -364,5 +367,6 @@ func (v *validator) totals(c Config) {
 // parameters returns the approximate number of parameters, computed in float64, which cannot wrap.
 func parameters(m nn.Config) float64 {
 	f := func(n int) float64 { return float64(n) }
-	return 2*f(m.Vocab)*f(m.Dim) + f(m.Layers)*f(m.Dim)*(4*f(m.Dim)+3*f(m.FFN)*f(max(1, m.MoE.Experts)))
+	attention := 2 * (f(m.Heads) + f(m.KVHeads)) * f(m.HeadDim())
+	return 2*f(m.Vocab)*f(m.Dim) + f(m.Layers)*f(m.Dim)*(attention+3*f(m.FFN)*f(max(1, m.MoE.Experts)))
 }

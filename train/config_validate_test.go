@@ -198,7 +198,7 @@ func TestSuggestionsPass(t *testing.T) {
 func TestEveryKeyIsChecked(t *testing.T) {
 	free := map[string]bool{
 		"Seed": true, "Tied": true, "Init": true, "FinalNorm": true, "Paths": true, "Network": true,
-		"Stats": true, "DirectionLR": true,
+		"Stats": true, "DirectionLR": true, "QKVBias": true,
 	}
 	var walk func(get func(*Config) reflect.Value)
 	walk = func(get func(*Config) reflect.Value) {

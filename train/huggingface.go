@@ -22,7 +22,8 @@ func HFConfig(c Config) checkpoint.Config {
 	return checkpoint.Config{
 		HiddenSize: m.Dim, IntermediateSize: m.FFN, NumHiddenLayers: m.Layers,
 		NumAttentionHeads: m.Heads, NumKeyValueHeads: m.KVHeads, VocabSize: m.Vocab,
-		MaxPositionEmbeddings: c.Data.Seq, RMSNormEps: m.NormEps, RopeTheta: m.RopeTheta,
+		MaxPositionEmbeddings: c.Data.Seq, RMSNormEps: m.NormEps, RopeTheta: m.RopeTheta, RopeScaling: m.ropeScaling(),
+		HeadDim: m.hfHeadDim(), QKVBias: m.QKVBias,
 		TieWordEmbeddings: m.Tied, HiddenAct: act, Gated: gated, TorchDType: "float32", Norms: m.hfNorms(),
 		Experts: m.hfExperts(),
 	}
@@ -36,6 +37,7 @@ func FromHF(c checkpoint.Config) (nn.Config, error) {
 		Layers: c.NumHiddenLayers, Dim: c.HiddenSize, Heads: c.NumAttentionHeads, KVHeads: c.NumKeyValueHeads,
 		FFN: c.IntermediateSize, Vocab: c.VocabSize, Tied: c.TieWordEmbeddings, Activation: activationOf(c),
 		RopeTheta: c.RopeTheta, NormEps: c.RMSNormEps, InitStd: 0.02,
+		HeadSize: c.HeadDim, RopeScaling: nn.RopeScaling(c.RopeScaling), QKVBias: c.QKVBias,
 	}
 	setHFNorms(&m, c.Norms)
 	if e := c.Experts; e.Experts > 0 {
@@ -54,6 +56,29 @@ func FromHF(c checkpoint.Config) (nn.Config, error) {
 		return m, fmt.Errorf("it describes about %.2g parameters, more than the supported %.0e", n, maxElements)
 	}
 	return m, m.Validate()
+}
+
+// hfHeadDim returns the width of a head, or 0 if it is dim / heads.
+func (m Model) hfHeadDim() int {
+	if m.HeadDim*m.Heads == m.Dim {
+		return 0
+	}
+	return m.HeadDim
+}
+
+// ropeScaling returns model.rope_scaling: one number is a linear factor, four are Llama 3's.
+// Validate refuses others.
+func (m Model) ropeScaling() checkpoint.RopeScaling {
+	switch s := m.RopeScaling; len(s) {
+	case 1:
+		if s[0] == 1 {
+			break // scales nothing
+		}
+		return checkpoint.RopeScaling{Factor: s[0]}
+	case 4:
+		return checkpoint.RopeScaling{Factor: s[0], LowFreq: s[1], HighFreq: s[2], Original: int(s[3])}
+	}
+	return checkpoint.RopeScaling{}
 }
 
 func activationOf(c checkpoint.Config) nn.Activation {

@@ -27,10 +27,13 @@ func TestSameShape(t *testing.T) {
 			f.SetFloat(f.Float() + 1)
 		case reflect.Bool:
 			f.SetBool(!f.Bool())
-		case reflect.Struct: // Norms, Experts
-			if first := f.Field(0); first.Kind() == reflect.Int {
+		case reflect.Struct: // Norms, Experts, RopeScaling
+			switch first := f.Field(0); first.Kind() {
+			case reflect.Int:
 				first.SetInt(4)
-			} else {
+			case reflect.Float64:
+				first.SetFloat(4)
+			default:
 				first.SetString("post")
 			}
 		default:
@@ -57,6 +60,7 @@ func TestLayoutMatchesTheModel(t *testing.T) {
 	for _, activation := range nn.Activations() {
 		for _, tied := range []bool{false, true} {
 			c := Default()
+			c.Model.QKVBias, c.Model.HeadDim = tied, 48
 			c.Model.Activation, c.Model.Tied, c.Model.Vocab, c.Model.KVHeads = string(activation), tied, 250, 1
 			bf16, err := recipe.Lookup("bf16")
 			require.NoError(t, err)

@@ -19,7 +19,10 @@ var normVariants = map[string]func(m *Model){
 	},
 	"both":   func(m *Model) { m.Norm, m.QKNorm, m.InitRule = "both", "learned", "fan-in" },
 	"scaled": func(m *Model) { m.LayerScale, m.FinalNorm, m.QKNorm = new(0.0), false, "learned" },
-	"qwen3":  func(m *Model) { m.QKNorm = "learned" },
+	"qwen3":  func(m *Model) { m.QKNorm, m.HeadDim = "learned", 32 },
+	"qwen2":  func(m *Model) { m.QKVBias = true },
+	"llama3": func(m *Model) { m.RopeScaling = []float64{8, 1, 4, 16} },
+	"linear": func(m *Model) { m.RopeScaling = []float64{2} },
 }
 
 func withNorms(t *testing.T, recipeName, variant string) Config {
@@ -31,7 +34,7 @@ func withNorms(t *testing.T, recipeName, variant string) Config {
 // The programs of every recipe are valid with other norms, with and without recomputation.
 func TestNormsRecord(t *testing.T) {
 	for _, name := range recipe.Names() {
-		for _, variant := range []string{"fog", "scaled"} {
+		for _, variant := range []string{"fog", "scaled", "qwen2", "llama3"} {
 			c := withNorms(t, name, variant)
 			c.Train.Recompute = "block"
 			j, err := NewJob(c, specOf(t, "emu"))
@@ -47,7 +50,7 @@ func TestNormsRecord(t *testing.T) {
 // steps and evaluation are those of a run without it.
 func TestNormsTrain(t *testing.T) {
 	for name, variants := range map[string][]string{
-		"fp8-smooth": {"fog", "both", "scaled", "qwen3"}, "fp8-smooth-token": {"fog"}, "fp8-head": {"fog", "scaled"},
+		"fp8-smooth": {"fog", "both", "scaled", "qwen3", "qwen2", "llama3"}, "fp8-delayed": {"qwen2"}, "mxfp8": {"qwen2"}, "fp8-smooth-token": {"fog"}, "fp8-head": {"fog", "scaled"},
 	} {
 		for _, variant := range variants {
 			c := withNorms(t, name, variant)

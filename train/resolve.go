@@ -20,6 +20,7 @@ func (c Config) ModelConfig() nn.Config {
 		FFN: c.Model.FFN, Vocab: c.Model.Vocab, Tied: c.Model.Tied,
 		Activation: nn.Activation(c.Model.Activation),
 		RopeTheta:  c.Model.RopeTheta, NormEps: c.Model.NormEps, InitStd: c.Model.InitStd,
+		HeadSize: c.Model.hfHeadDim(), RopeScaling: nn.RopeScaling(c.Model.ropeScaling()), QKVBias: c.Model.QKVBias,
 	}
 	c.Model.setNorms(&m)
 	m.MoE = c.Model.moe()

@@ -23,6 +23,12 @@ func (s *suite) layers() {
 				Out: b.casts(v.style, "out", v.rows, v.cols, exactly),
 			})
 		}, "add/%s", v)
+		s.add(func(b *fixture) {
+			b.p.Add(&backend.Add{
+				A: b.normal("a", v.in, v.rows, v.cols), B: b.outliers(b.normal("b", fp8.F32, v.cols), 1e6),
+				Out: b.casts(v.style, "out", v.rows, v.cols, exactly),
+			})
+		}, "add/bias/%s", v)
 		s.norms(v)
 	}
 	s.add(func(b *fixture) {
@@ -97,6 +103,22 @@ func (s *suite) ropes() {
 			Seq: 4, HeadDim: 2, Theta: 500000,
 		})
 	}, "rope/position")
+	for _, inverse := range []bool{false, true} {
+		scaled := func(name string, factor, low, high float64, original int) {
+			s.add(func(b *fixture) {
+				b.step.Position = 31
+				b.p.Add(&backend.Rope{
+					X: b.normal("x", fp8.F32, 2*9, 3*10), Control: b.control(), Out: b.casts("f32", "out", 18, 30, 0x1p-18),
+					Seq: 9, HeadDim: 10, Theta: 1000, Inverse: inverse,
+					Factor: factor, LowFreq: low, HighFreq: high, Original: original,
+				})
+			}, "rope/%s/inverse-%v", name, inverse)
+		}
+		scaled("linear", 4, 0, 0, 0)
+		// The pairs make 6.4, 1.6, 0.4, 0.1 and 0.03 turns in 40 positions: one keeps its
+		// frequency, two are between the limits, and two are divided.
+		scaled("llama3", 8, 0.3, 4, 40)
+	}
 	s.add(func(b *fixture) {
 		b.p.Add(&backend.Rope{
 			X: b.gapped("x", fp8.F32, 6, 8), Out: b.casts("view", "out", 6, 8, 0x1p-18),

@@ -111,6 +111,19 @@ func (b *binder) swiGLU(o *backend.SwiGLU) ([]call, error) {
 	return b.shaped("swiglu", o, extent(o.Up)...)
 }
 
+var _ = implement((*binder).add)
+
+// add gives a bias a stride of 0, so that the kernel reads it for each row.
+func (b *binder) add(o *backend.Add) ([]call, error) {
+	sum := *o
+	if o.Bias() {
+		other := *o.B
+		other.Base, other.LD = o.B.Root(), 0
+		sum.B = &other
+	}
+	return b.shaped("add", &sum, extent(o.A)...)
+}
+
 var _ = implement((*binder).rope)
 
 func (b *binder) rope(o *backend.Rope) ([]call, error) {

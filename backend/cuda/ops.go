@@ -49,7 +49,6 @@ var (
 // The other ops are in bind_ops.go and collective.go.
 var (
 	_ = implementShaped("fill", func(o *backend.Fill) []int { return extent(o.Out) })
-	_ = implementShaped("add", func(o *backend.Add) []int { return extent(o.A) })
 	_ = implementShaped("activation", func(o *backend.Activation) []int { return extent(o.X) })
 	_ = implementShaped("activation_grad", func(o *backend.ActivationGrad) []int { return extent(o.DOut) })
 	_ = implementShaped("epilogue", func(o *backend.Epilogue) []int { return extent(o.X) })

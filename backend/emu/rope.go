@@ -15,7 +15,7 @@ var _ = implement((*binder).rope)
 func (b *binder) rope(o *backend.Rope) func() {
 	x, words := b.matrix(o.X), b.i32(o.Control)
 	result := b.output(o.Out)
-	table := b.angles(o.HeadDim, o.Theta, o.Seq)
+	table := b.angles(o.Frequencies(), o.Seq)
 	sign := float32(1)
 	if o.Inverse {
 		sign = -1
@@ -37,34 +37,33 @@ func (b *binder) rope(o *backend.Rope) func() {
 	}, result)
 }
 
-// angleTable holds the cosines and sines of a window of positions, for one head size
-// and one Theta. All Rope ops of a device with these share it: training fills it once;
+// angleTable holds the cosines and sines of a window of positions, for one list of
+// frequencies. All Rope ops of a device with these share it: training fills it once;
 // decoding, where each run has another position, at most once per run instead of once
 // per layer.
 //
 // Angles are float64: in float32 the product of position and frequency would be off by
 // a radian at positions of some millions.
 type angleTable struct {
-	headDim   int
-	theta     float64
-	positions int // length of the window
+	frequency []float64 // of each pair of a head
+	positions int       // length of the window
 	first     int
 	filled    bool
-	cos, sin  []float32 // [positions, headDim/2]
+	cos, sin  []float32 // [positions, len(frequency)]
 }
 
-// angles returns the table of a head size and a Theta, with a window of at least n
-// positions. It makes or grows the table as needed.
-func (d *device) angles(headDim int, theta float64, n int) *angleTable {
-	at := slices.IndexFunc(d.rope, func(t *angleTable) bool { return t.headDim == headDim && t.theta == theta })
+// angles returns the table of some frequencies, with a window of at least n positions. It
+// makes or grows the table as needed.
+func (d *device) angles(frequency []float64, n int) *angleTable {
+	at := slices.IndexFunc(d.rope, func(t *angleTable) bool { return slices.Equal(t.frequency, frequency) })
 	if at < 0 {
 		at = len(d.rope)
-		d.rope = append(d.rope, &angleTable{headDim: headDim, theta: theta})
+		d.rope = append(d.rope, &angleTable{frequency: frequency})
 	}
 	t := d.rope[at]
 	if n > t.positions {
 		t.positions, t.filled = n, false
-		t.cos, t.sin = make([]float32, n*headDim/2), make([]float32, n*headDim/2)
+		t.cos, t.sin = make([]float32, n*len(frequency)), make([]float32, n*len(frequency))
 	}
 	return t
 }
@@ -75,9 +74,8 @@ func (t *angleTable) cover(first, n int) {
 		return
 	}
 	t.first, t.filled = first, true
-	half := t.headDim / 2
-	for i := range half {
-		frequency := math.Pow(t.theta, -2*float64(i)/float64(t.headDim))
+	half := len(t.frequency)
+	for i, frequency := range t.frequency {
 		for row := range t.positions {
 			s, c := math.Sincos(float64(first+row) * frequency)
 			t.cos[row*half+i], t.sin[row*half+i] = float32(c), float32(s)
@@ -87,7 +85,7 @@ func (t *angleTable) cover(first, n int) {
 
 // at returns the cosines and sines of a position in the window.
 func (t *angleTable) at(position int) (cos, sin []float32) {
-	half := t.headDim / 2
+	half := len(t.frequency)
 	from := (position - t.first) * half
 	return t.cos[from : from+half], t.sin[from : from+half]
 }

@@ -44,15 +44,19 @@ func TestRope(t *testing.T) {
 	}
 }
 
+func frequencies(headDim int, theta float64) []float64 {
+	return (&backend.Rope{HeadDim: headDim, Theta: theta}).Frequencies()
+}
+
 // A moved window holds the values of a window that was never moved.
 func TestAngleTableMoves(t *testing.T) {
 	var d device
-	table := d.angles(8, 500, 4)
-	require.Same(t, table, d.angles(8, 500, 3))
-	require.NotSame(t, table, d.angles(8, 501, 4))
-	require.NotSame(t, table, d.angles(4, 500, 4))
+	table := d.angles(frequencies(8, 500), 4)
+	require.Same(t, table, d.angles(frequencies(8, 500), 3))
+	require.NotSame(t, table, d.angles(frequencies(8, 501), 4))
+	require.NotSame(t, table, d.angles(frequencies(4, 500), 4))
 	var whole device
-	want := whole.angles(8, 500, 200)
+	want := whole.angles(frequencies(8, 500), 200)
 	want.cover(0, 200)
 	for _, first := range []int{0, 2, 1, 3, 100, 97, 0} {
 		table.cover(first, 3)
@@ -63,7 +67,7 @@ func TestAngleTableMoves(t *testing.T) {
 			require.Equal(t, wantSin, sin)
 		}
 	}
-	d.angles(8, 500, 50).cover(0, 50)
+	d.angles(frequencies(8, 500), 50).cover(0, 50)
 	wantCos, _ := want.at(40)
 	cos, _ := table.at(40)
 	require.Equal(t, wantCos, cos)

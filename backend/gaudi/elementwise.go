@@ -199,9 +199,13 @@ func (b *builder) zeros(typ libsynapse.DataType, sizes ...uint64) value {
 
 var _ = implement((*builder).addition)
 
-// addition stores the sum of two matrices.
+// addition stores the sum of two matrices, or of a matrix and a bias.
 func (b *builder) addition(o *backend.Add) error {
-	b.store(o.Out, b.add(b.wide(o.A), b.wide(o.B)))
+	other := b.wide(o.B)
+	if o.Bias() {
+		other = b.reshape(other, uint64(o.A.Cols()), 1)
+	}
+	b.store(o.Out, b.add(b.wide(o.A), other))
 	return nil
 }
 

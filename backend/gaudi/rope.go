@@ -47,11 +47,9 @@ func (b *builder) compose(x, y rotation) rotation {
 
 // rotations returns a table of the given sizes for n positions from 0, step apart.
 func (b *builder) rotations(o *backend.Rope, n, step int, sizes ...uint64) rotation {
-	half := o.HeadDim / 2
-	frequency := make([]float64, half)
-	for i := range frequency {
-		frequency[i] = math.Pow(o.Theta, -2*float64(i)/float64(o.HeadDim))
-		if o.Inverse {
+	half, frequency := o.HeadDim/2, o.Frequencies()
+	if o.Inverse {
+		for i := range frequency {
 			frequency[i] = -frequency[i]
 		}
 	}

@@ -47,7 +47,7 @@ var _ = implement((*Backend).add)
 func (b *Backend) add(o *backend.Add) {
 	out, other := b.read(o.A), b.read(o.B)
 	for i := range out {
-		out[i] += other[i]
+		out[i] += other[i%len(other)] // B may be a vector
 	}
 	b.cast(out, o.A.Cols(), o.Out)
 }
@@ -104,11 +104,11 @@ var _ = implement((*Backend).rope)
 
 func (b *Backend) rope(o *backend.Rope) {
 	x, cols, half := b.read(o.X), o.X.Cols(), o.HeadDim/2
-	position := int(b.control(o.Control).Position)
+	position, frequency := int(b.control(o.Control).Position), o.Frequencies()
 	for r := range o.X.Rows() {
 		for head := 0; head < cols; head += o.HeadDim {
 			for i := range half {
-				angle := float64(position+r%o.Seq) * math.Pow(o.Theta, -2*float64(i)/float64(o.HeadDim))
+				angle := float64(position+r%o.Seq) * frequency[i]
 				if o.Inverse {
 					angle = -angle
 				}

@@ -8,6 +8,8 @@ struct RopeArgs {
 	i64 rows, cols, seq, head_dim;
 	f64 theta;
 	i64 inverse;
+	f64 factor, low_freq, high_freq;
+	i64 original;
 	void *scratch;
 };
 
@@ -19,6 +21,18 @@ __device__ inline float2 rotation_of(double angle) {
 	float2 r;
 	sincospif((float)(halves - 2 * rint(halves / 2)), &r.y, &r.x);
 	return r;
+}
+
+// frequency_of returns the frequency of pair i of a head, as backend.Rope.Frequencies does.
+__device__ inline double frequency_of(const RopeArgs &a, int i) {
+	const double f = pow(a.theta, -2.0 * i / (double)a.head_dim);
+	if (a.factor == 0)
+		return f;
+	if (a.original == 0)
+		return f / a.factor;
+	const double turns = (double)a.original * f / 6.283185307179586;
+	const double kept = fmax(0.0, fmin(1.0, (turns - a.low_freq) / (a.high_freq - a.low_freq)));
+	return f * (kept + (1 - kept) / a.factor);
 }
 
 // rope_tile rotates a tile whose groups of eight columns lie in one half of one head,
@@ -43,7 +57,7 @@ KERNEL(rope, RopeArgs, TILE_THREADS, 2) {
 	const int half = (int)a.head_dim / 2;
 	float2 *table = (float2 *)(frequency + half); // [TILE_ROWS, half]
 	for (int i = threadIdx.x; i < half; i += TILE_THREADS)
-		frequency[i] = pow(a.theta, -2.0 * i / (double)a.head_dim);
+		frequency[i] = frequency_of(a, i);
 	__syncthreads();
 	const i64 position = control_position(a.control.i32());
 	Tile t(a.rows, a.cols, TILE_SPAN);
