@@ -24,7 +24,9 @@ func TestConfigRoundTrip(t *testing.T) {
 		func(c *Config) { c.QKVBias, c.Norms = true, Norms{QK: "learned"} },
 		func(c *Config) { c.QKVBias, c.HiddenAct, c.Gated = true, "gelu", false },
 		func(c *Config) { c.QKVBias, c.Experts = true, Experts{4, 2, 0.5} },
-		func(c *Config) { c.Norms, c.HeadDim, c.RopeScaling = Norms{QK: "learned"}, 128, RopeScaling{4, 0.5, 2, 64} },
+		func(c *Config) {
+			c.Norms, c.HeadDim, c.RopeScaling = Norms{QK: "learned"}, 128, RopeScaling{4, 0.5, 2, 64}
+		},
 		func(c *Config) { c.Norms = Norms{QK: "learned"} },
 		func(c *Config) { c.Norms = Norms{QK: "frozen", LayerScale: true} },
 		func(c *Config) { c.Norms = Norms{Norm: "post", NoFinal: true, EmbedScale: 16.5} },
@@ -39,7 +41,18 @@ func TestConfigRoundTrip(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 
-	text, err := json.Marshal(tiny)
+	scaled := tiny
+	scaled.RopeScaling = RopeScaling{8, 1, 4.5, 8192}
+	text, err := json.Marshal(scaled)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.5,"original_max_position_embeddings":8192}`)
+	biased := tiny
+	biased.QKVBias = true
+	text, err = json.Marshal(biased)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2"`)
+	require.NotContains(t, string(text), "bias", "Qwen2Config has no such key")
+	text, err = json.Marshal(tiny)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":256,"hidden_size":32,
 		"intermediate_size":48,"num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":8,

@@ -1,6 +1,8 @@
 package checkpoint
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -49,10 +51,21 @@ func (s RopeScaling) Validate() error {
 // ropeFields is rope_scaling in config.json.
 type ropeFields struct {
 	Type     string  `json:"rope_type"`
-	Factor   float64 `json:"factor"`
-	LowFreq  float64 `json:"low_freq_factor,omitempty"`
-	HighFreq float64 `json:"high_freq_factor,omitempty"`
+	Factor   decimal `json:"factor"`
+	LowFreq  decimal `json:"low_freq_factor,omitempty"`
+	HighFreq decimal `json:"high_freq_factor,omitempty"`
 	Original int     `json:"original_max_position_embeddings,omitempty"`
+}
+
+// decimal is a number with a point in JSON, since transformers 4 warns of an integer: 8.0.
+type decimal float64
+
+func (x decimal) MarshalJSON() ([]byte, error) {
+	text, err := json.Marshal(float64(x))
+	if err == nil && !bytes.ContainsAny(text, ".e") {
+		text = append(text, ".0"...)
+	}
+	return text, err
 }
 
 // fields returns rope_scaling, nil for the zero value.
@@ -61,9 +74,9 @@ func (s RopeScaling) fields() *ropeFields {
 	case s == RopeScaling{}:
 		return nil
 	case s.Original == 0:
-		return &ropeFields{Type: "linear", Factor: s.Factor}
+		return &ropeFields{Type: "linear", Factor: decimal(s.Factor)}
 	}
-	return &ropeFields{"llama3", s.Factor, s.LowFreq, s.HighFreq, s.Original}
+	return &ropeFields{"llama3", decimal(s.Factor), decimal(s.LowFreq), decimal(s.HighFreq), s.Original}
 }
 
 // rope returns rope_theta and the scaling of frequencies from any of their places: version 5 of

@@ -252,6 +252,7 @@ func TestPrefillAgreesWithDecode(t *testing.T) {
 		},
 		"both":        func(m *train.Model) { m.Norm, m.QKNorm = "both", "learned" },
 		"layer scale": func(m *train.Model) { m.LayerScale = new(0.1) },
+		"attention":   func(m *train.Model) { m.QKVBias, m.HeadDim, m.RopeScaling = true, 32, []float64{8, 1, 4, 16} },
 		"experts":     func(m *train.Model) { m.Experts, m.ExpertCapacity = 4, 0.6 },
 	} {
 		t.Run(name, func(t *testing.T) { prefillAgreesWithDecode(t, trainSmall(t, "fp8-smooth", edit)) })

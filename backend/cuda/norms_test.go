@@ -12,7 +12,8 @@ import (
 )
 
 // Models with other norms than Llama's train on the stand-ins as on emu: FOG's norms of results,
-// queries and keys and its scale of the embedding; and a layer scale.
+// queries and keys and its scale of the embedding; a layer scale; and biases, wide heads and scaled
+// frequencies.
 func TestNormsAgreeWithEmu(t *testing.T) {
 	standIns(t)
 	for name, edit := range map[string]func(m *train.Model){
@@ -20,6 +21,7 @@ func TestNormsAgreeWithEmu(t *testing.T) {
 			m.Norm, m.FinalNorm, m.QKNorm, m.EmbedScale = "post", false, "frozen", 16
 		},
 		"layer scale": func(m *train.Model) { m.LayerScale, m.QKNorm = new(0.1), "learned" },
+		"attention":   func(m *train.Model) { m.QKVBias, m.HeadDim, m.RopeScaling = true, 32, []float64{8, 1, 4, 16} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := compared("fp8-delayed")

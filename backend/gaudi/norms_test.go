@@ -12,13 +12,14 @@ import (
 	"octet/train"
 )
 
-// Norms of results, queries and keys, layer scales and scales of the embedding train on the stand-in
-// as on emu's model of the Gaudi.
+// Norms of results, queries and keys, layer scales, scales of the embedding, biases, wide heads and
+// scaled frequencies train on the stand-in as on emu's model of the Gaudi.
 func TestNormsAgreeWithEmu(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	for key, edit := range map[string]func(m *train.Model){
 		"norms":       func(m *train.Model) { m.Norm, m.FinalNorm, m.QKNorm, m.EmbedScale = "post", false, "learned", 16 },
 		"layer_scale": func(m *train.Model) { m.LayerScale = new(0.1) },
+		"attention":   func(m *train.Model) { m.QKVBias, m.HeadDim, m.RopeScaling = true, 32, []float64{8, 1, 4, 16} },
 	} {
 		c := small("fp8-delayed")
 		edit(&c.Model)

@@ -26,6 +26,9 @@ func FromRun(ctx context.Context, w *run.Weights, dev backend.Backend) (Model, e
 	if act := w.HF.HiddenAct; !slices.Contains(activations, act) {
 		return Model{}, fmt.Errorf("%s: octet exports models with silu, gelu or relu alone, not %q, which other programs do not know; the weights are in the checkpoint's model.safetensors", w.Path, act)
 	}
+	if w.HF.QKVBias && !w.HF.Foreign() {
+		return Model{}, fmt.Errorf("%s: transformers has no model with biases of queries, keys and values alone and these layers: octet exports those with qkv_bias that are otherwise Qwen2's, which is Llama with them (no qk_norm, no experts, SwiGLU); the weights are in the checkpoint's model.safetensors", w.Path)
+	}
 	if !w.HF.Foreign() && w.HF.Norms.Foreign() {
 		return Model{}, fmt.Errorf("%s: transformers has no model with these experts: octet exports those with the norms of Llama and at least two experts per token, since Mixtral makes the weight of a single one 1; the weights are in the checkpoint's model.safetensors", w.Path)
 	}

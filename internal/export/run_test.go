@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -57,6 +58,45 @@ func TestExportOnAnyDevice(t *testing.T) {
 		require.Len(t, m.Smooth, 2)
 		require.NoError(t, dev.Close())
 		require.NoError(t, w.Close())
+	}
+}
+
+// An export of each family is read back with the same config and weights, and starts a run with
+// the same model and no other.
+func TestExportOfFamilies(t *testing.T) {
+	for modelType, settings := range map[string][]string{
+		"llama": {"model.rope_scaling=[8, 1, 4, 16]", "model.rope_theta=500000"},
+		"qwen2": {"model.qkv_bias=true", "model.tied=true"},
+		"qwen3": {"model.qk_norm=learned", "model.head_dim=32"},
+	} {
+		dir, out := trainedWith(t, "bf16", settings, "emu"), filepath.Join(t.TempDir(), "out")
+		w, err := run.OpenWeights(dir, "")
+		require.NoError(t, err)
+		m, err := FromRun(t.Context(), w, nil)
+		require.NoError(t, err)
+		require.NoError(t, Write(t.Context(), out, "fp32", m, nil))
+		text, err := os.ReadFile(filepath.Join(out, "config.json"))
+		require.NoError(t, err)
+		require.Contains(t, string(text), `"model_type": "`+modelType+`"`)
+		c, tensors, err := checkpoint.OpenModel(out)
+		require.NoError(t, err)
+		require.Equal(t, w.HF, c)
+		require.NoError(t, tensors.Match(c))
+		for name := range c.Layout() {
+			want, err := w.Param(name)
+			require.NoError(t, err)
+			got, err := tensors.Weight(name)
+			require.NoError(t, err)
+			require.Equal(t, want, got, name)
+			if strings.HasSuffix(name, ".bias") {
+				require.NotContains(t, got, float32(0), "%s did not learn", name)
+			}
+		}
+		require.NoError(t, tensors.Close())
+		require.NoError(t, w.Close())
+		trainedWith(t, "fp8-smooth", append(settings, "model.init="+out), "emu")
+		_, err = run.NewConfig("", "model.head_dim=7")
+		require.ErrorContains(t, err, "model.head_dim = 7 is odd, but rotary embeddings need an even head size; use 8")
 	}
 }
 
@@ -119,4 +159,7 @@ func TestExportRefusesOtherActivations(t *testing.T) {
 	fog := checkpoint.Config{HiddenAct: "silu", Gated: true, Norms: checkpoint.Norms{Norm: "post", NoFinal: true}}
 	_, err = FromRun(t.Context(), &run.Weights{Path: "runs/mine", HF: fog}, nil)
 	require.ErrorContains(t, err, "runs/mine: transformers has no model with these norms (model.norm post final_norm=false)")
+	biased := checkpoint.Config{HiddenAct: "silu", Gated: true, QKVBias: true, Norms: checkpoint.Norms{QK: "learned"}}
+	_, err = FromRun(t.Context(), &run.Weights{Path: "runs/mine", HF: biased}, nil)
+	require.ErrorContains(t, err, "runs/mine: transformers has no model with biases of queries, keys and values alone and these layers")
 }

@@ -79,7 +79,7 @@ func Quantize(ctx context.Context, s Scheme, from Source, o Options) (*Model, er
 		return m, nil
 	}
 	c := from.Config
-	n := int64(c.IntermediateSize)
+	n := int64(max(c.IntermediateSize, c.NumAttentionHeads*c.HeadSize()))
 	if err := hostmem.Check("quantization "+s.Name, 4*8*n*n, "use "+s.Name+"-rtn, or a machine with more memory"); err != nil {
 		return nil, err
 	}
