@@ -53,6 +53,7 @@ var harmlessKeys = map[string]any{
 	"pretraining_tp":    1.0,        // larger values split GEMMs, which changes their rounding
 	"pruned_heads":      map[string]any{},
 	"rope_interleaved":  false,
+	"use_mrope":         false, // of Qwen2.5: rotary positions of images
 }
 
 // rejectUnread fails on the first key, in the order of names, that is neither read nor
