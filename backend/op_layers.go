@@ -41,10 +41,10 @@ func (o *EmbedGrad) check() error {
 	return c.err
 }
 
-// Add is Out = A + B. A vector B is added to each row of A, as a bias.
+// Add is Out = A + B. A B of one row is added to each row of A, as a bias.
 type Add struct {
 	A   *Tensor `op:"in"`
-	B   *Tensor `op:"in"` // [rows, cols], F32, BF16 or F16; or F32 [cols]
+	B   *Tensor `op:"in"` // [rows, cols] or [cols], F32, BF16 or F16
 	Out []Cast  `op:"cast"`
 }
 
@@ -52,7 +52,7 @@ func (o *Add) check() error {
 	var c checker
 	c.plain(field{"A", o.A}, field{"B", o.B})
 	if o.Bias() {
-		c.vector("B", o.B, o.A.Cols())
+		c.matrix("B", o.B, 1, o.A.Cols())
 	} else {
 		c.matrix("B", o.B, o.A.Rows(), o.A.Cols())
 	}
@@ -60,8 +60,8 @@ func (o *Add) check() error {
 	return c.err
 }
 
-// Bias reports whether B is a vector, which is added to each row of A.
-func (o *Add) Bias() bool { return len(o.B.Shape) == 1 }
+// Bias reports whether B is one row, which is added to each of several rows of A.
+func (o *Add) Bias() bool { return o.B.Rows() == 1 && o.A.Rows() > 1 }
 
 // RMSNorm is Out[t] = X[t] · InvRMS[t] ⊙ Gain with
 // InvRMS[t] = 1/√(mean(X[t]²) + Eps), which the backward reads.

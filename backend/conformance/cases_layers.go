@@ -37,6 +37,12 @@ func (s *suite) layers() {
 			Out: b.casts("view", "out", 6, 10, exactly),
 		})
 	}, "add/views")
+	s.add(func(b *fixture) {
+		b.p.Add(&backend.Add{
+			A: b.gapped("a", fp8.BF16, 6, 10), B: b.normal("b", fp8.BF16, 9, 10).RowRange(2, 1),
+			Out: b.casts("view", "out", 6, 10, exactly),
+		})
+	}, "add/bias/views")
 	s.embedGrad()
 	s.ropes()
 	s.cacheWrite()

@@ -47,7 +47,7 @@ var _ = implement((*Backend).add)
 func (b *Backend) add(o *backend.Add) {
 	out, other := b.read(o.A), b.read(o.B)
 	for i := range out {
-		out[i] += other[i%len(other)] // B may be a vector
+		out[i] += other[i%len(other)] // B may be one row
 	}
 	b.cast(out, o.A.Cols(), o.Out)
 }
