@@ -233,7 +233,7 @@ func sameShape(have, want checkpoint.Config) error {
 		{"tied", have.TieWordEmbeddings, want.TieWordEmbeddings},
 		{"activation", activationOf(have), activationOf(want)},
 		{"activation's gate", have.Gated, want.Gated},
-		{"head_dim", have.HeadSize(), want.HeadSize()},
+		{"head_dim", have.HeadDim, want.HeadDim},
 		{"rope_theta", have.RopeTheta, want.RopeTheta},
 		{"rope_scaling", have.RopeScaling, want.RopeScaling},
 		{"qkv_bias", have.QKVBias, want.QKVBias},

@@ -74,7 +74,7 @@ func TestForeignModels(t *testing.T) {
 		want string
 	}{
 		{key("sliding_window", "128"), "config.json: sliding_window = 128"},
-		{key("rope_scaling", `{"rope_type":"llama3","factor":8}`), `config.json: rope_scaling: rope_type = "llama3"`},
+		{key("rope_scaling", `{"rope_type":"yarn","factor":8}`), `config.json: rope_scaling: rope_type = "yarn": octet supports default, linear and llama3 only`},
 		{key("final_logit_softcapping", "30"), `config.json: unknown key "final_logit_softcapping"`},
 		{tensors(func(h header, data []byte) []byte {
 			x := h[up]
