@@ -240,7 +240,7 @@ func (v *validator) sources(d Data) {
 	if len(d.Paths) > 0 {
 		v.fail("data.paths and data.sources both name the data; keep one of them")
 	}
-	sum := 0.0
+	zero := true
 	for i, s := range d.Sources {
 		v.text("data.sources", s.Path)
 		if s.Path == "" {
@@ -249,9 +249,9 @@ func (v *validator) sources(d Data) {
 		if !(s.Weight >= 0 && s.Weight <= 1e9) {
 			v.fail("data.sources: the weight of %q is %v; use a number from 0 to 1e9", s.Path, s.Weight)
 		}
-		sum += s.Weight
+		zero = zero && s.Weight == 0
 	}
-	if sum == 0 {
+	if zero {
 		v.fail("data.sources: all weights are 0, so that no row has a source; raise one")
 	}
 }

@@ -48,6 +48,13 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Model.Init = "\xff" }, `model.init = "\xff" is not UTF-8`},
 		{func(c *Config) { c.Data.Paths = []string{"a", "\xff"} }, `data.paths = "\xff" is not UTF-8`},
 		{func(c *Config) { c.Data.Paths = []string{""} }, "data.paths holds an empty path"},
+		{func(c *Config) { c.Data.Tokenizer = "\xff" }, `data.tokenizer = "\xff" is not UTF-8`},
+		{func(c *Config) { c.Data.Packing = "best-fit" }, `data.packing = "best-fit" … stream, documents`},
+		{func(c *Config) { c.Data.Loss = "answer" }, `data.loss = "answer" … all, answers`},
+		{func(c *Config) { c.Data.Sources = []DataSource{{"a", 0}, {"b", 0}} }, "data.sources: all weights are 0"},
+		{func(c *Config) { c.Data.Sources = []DataSource{{"a", 1}, {"b", -1}} }, `data.sources: the weight of "b" is -1`},
+		{func(c *Config) { c.Data.Sources = []DataSource{{"", 1}} }, "data.sources: entry 1 has no path"},
+		{func(c *Config) { c.Data.Paths, c.Data.Sources = []string{"a"}, []DataSource{{"a", 1}} }, "data.paths and data.sources"},
 		{func(c *Config) { c.Data.Seq, c.Train.MicroBatch = 100, 3 }, "train.micro_batch = 3 … data.seq = 100 … 300 tokens … data.seq = 96 or train.micro_batch = 4"},
 		{func(c *Config) { c.Data.Seq = 0 }, "data.seq = 0"},
 		{func(c *Config) { c.Data.ValBytes = -1 }, "data.val_bytes = -1 … use 0"},
@@ -197,7 +204,7 @@ func TestSuggestionsPass(t *testing.T) {
 // Validate rejects some value of every key, except for the few keys that accept any value.
 func TestEveryKeyIsChecked(t *testing.T) {
 	free := map[string]bool{
-		"Seed": true, "Tied": true, "Init": true, "FinalNorm": true, "Paths": true, "Network": true,
+		"Seed": true, "Tied": true, "Init": true, "FinalNorm": true, "Paths": true, "Tokenizer": true, "Network": true,
 		"Stats": true, "DirectionLR": true, "QKVBias": true,
 	}
 	var walk func(get func(*Config) reflect.Value)

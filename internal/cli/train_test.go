@@ -32,11 +32,15 @@ func TestTrain(t *testing.T) {
 	stdout, stderr := succeed(t, trainArgs(text, dir, 25, "train.eval_every=10", "checkpoint.every=10", "checkpoint.keep_last=2")...)
 
 	require.Equal(t, []string{
-		".lock", "checkpoints", "config.toml", "data.json", "events.out.tfevents", "metrics.jsonl", "run.log", "timing.jsonl",
+		".lock", "checkpoints", "config.toml", "data.json", "events.out.tfevents", "generation_config.json", "metrics.jsonl", "run.log",
+		"timing.jsonl", "tokenizer.json", "tokenizer_config.json",
 	}, names(t, dir))
 	require.Equal(t, []string{"step-00000020", "step-00000025"}, names(t, filepath.Join(dir, "checkpoints")))
 	last := filepath.Join(dir, "checkpoints", "step-00000025")
-	require.Equal(t, []string{"MANIFEST.json", "config.json", "model.safetensors", "optimizer.safetensors", "state.json"}, names(t, last))
+	require.Equal(t, []string{
+		"MANIFEST.json", "config.json", "generation_config.json", "model.safetensors", "optimizer.safetensors", "state.json",
+		"tokenizer.json", "tokenizer_config.json",
+	}, names(t, last))
 
 	var info data.Info
 	require.NoError(t, json.Unmarshal([]byte(read(t, dir, "data.json")), &info))
