@@ -50,7 +50,7 @@ func (m manifest) open(path string) (c *Checkpoint, err error) {
 	if c.State, err = readSmall(filepath.Join(path, StateFile)); err != nil {
 		return nil, err
 	}
-	if c.Config, err = readConfig(path); err != nil {
+	if c.Config, err = ReadConfig(path); err != nil {
 		return nil, err
 	}
 	if ranks := m.ranks(); ranks > 0 {
@@ -86,7 +86,7 @@ func OpenModel(path string) (Config, *Tensors, error) {
 	} else if name := filepath.Join(path, StateFile); exists(name) {
 		return Config{}, nil, fmt.Errorf("%s: there is no %s in the same folder: the checkpoint was not finished, or its manifest was deleted", name, ManifestFile)
 	}
-	config, err := readConfig(path)
+	config, err := ReadConfig(path)
 	if err != nil {
 		return Config{}, nil, err
 	}
@@ -130,7 +130,8 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func readConfig(path string) (Config, error) {
+// ReadConfig reads the config.json of the folder of a model.
+func ReadConfig(path string) (Config, error) {
 	name := filepath.Join(path, ConfigFile)
 	text, err := readSmall(name)
 	if errors.Is(err, fs.ErrNotExist) {

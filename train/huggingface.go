@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"fmt"
 
 	"octet/checkpoint"
@@ -26,6 +27,34 @@ func HFConfig(c Config) checkpoint.Config {
 		HeadDim: m.hfHeadDim(), QKVBias: m.QKVBias,
 		TieWordEmbeddings: m.Tied, HiddenAct: act, Gated: gated, TorchDType: "float32", Norms: m.hfNorms(),
 		Experts: m.hfExperts(),
+	}
+}
+
+// SetShape sets the sizes and the parts of the model to those of a Hugging Face config, of which
+// HFConfig then is the inverse. What a run decides, such as initial values, stays.
+func (m *Model) SetShape(c checkpoint.Config) {
+	m.Layers, m.Dim, m.Heads, m.KVHeads, m.HeadDim = c.NumHiddenLayers, c.HiddenSize, c.NumAttentionHeads, c.NumKeyValueHeads, c.HeadDim
+	m.FFN, m.Vocab, m.Tied = c.IntermediateSize, c.VocabSize, c.TieWordEmbeddings
+	m.Activation = c.HiddenAct
+	if m.Activation == "silu" {
+		m.Activation = "" // swiglu or smooth-swiglu: the recipe decides
+	}
+	m.RopeTheta, m.NormEps, m.QKVBias, m.RopeScaling = c.RopeTheta, c.RMSNormEps, c.QKVBias, nil
+	switch s := c.RopeScaling; {
+	case s.Original > 0:
+		m.RopeScaling = []float64{s.Factor, s.LowFreq, s.HighFreq, float64(s.Original)}
+	case s.Factor > 0:
+		m.RopeScaling = []float64{s.Factor}
+	}
+	n := c.Norms
+	m.Norm, m.QKNorm = cmp.Or(n.Norm, string(nn.PreNorm)), cmp.Or(n.QK, string(nn.NoQKNorm))
+	m.FinalNorm, m.EmbedScale, m.LayerScale = !n.NoFinal, cmp.Or(n.EmbedScale, 1), nil
+	if n.LayerScale {
+		m.LayerScale = new(1.0) // the weights replace this value
+	}
+	m.Experts = c.Experts.Experts
+	if m.Experts > 0 {
+		m.ExpertsPerToken, m.RouterAuxLoss = c.Experts.PerToken, c.Experts.Aux
 	}
 }
 

@@ -152,3 +152,25 @@ func TestInvalidTensorsAreRejected(t *testing.T) {
 		}
 	}
 }
+
+// The shape of a config.json is that of the model that has it.
+func TestSetShape(t *testing.T) {
+	for _, edit := range []func(*Model){
+		func(*Model) {},
+		func(m *Model) { m.Layers, m.Dim, m.Heads, m.KVHeads, m.FFN, m.Vocab, m.Tied = 5, 96, 6, 2, 80, 999, true },
+		func(m *Model) { m.RopeTheta, m.RopeScaling, m.NormEps = 5e5, []float64{8, 1, 4, 8192}, 1e-6 },
+		func(m *Model) { m.RopeScaling, m.HeadDim, m.QKVBias = []float64{2}, 48, true },
+		func(m *Model) { m.QKNorm, m.Activation = "learned", "gelu" },
+		func(m *Model) { m.Norm, m.FinalNorm, m.EmbedScale = "post", false, 3 },
+		func(m *Model) { m.LayerScale, m.QKNorm = new(1.0), "frozen" },
+		func(m *Model) { m.Experts, m.ExpertsPerToken, m.RouterAuxLoss = 4, 3, 0.5 },
+	} {
+		want := Default()
+		edit(&want.Model)
+		got := Default()
+		got.Model.RopeScaling, got.Model.LayerScale = []float64{1, 2}, new(7.0) // are forgotten
+		got.Model.SetShape(HFConfig(want))
+		require.Equal(t, HFConfig(want), HFConfig(got))
+		require.Equal(t, want.Model, got.Model)
+	}
+}

@@ -2,8 +2,9 @@
 // writes a Config as TOML.
 //
 // A value comes from the default, the preset (model section and data.seq), the
-// configuration file or the command line; each overrides the ones before it. The tokenizer of
-// the data supplies a vocabulary that neither file nor command line gives. The recipe
+// configuration file or the command line; each overrides the ones before it. Without a preset,
+// the config.json of initial weights gives the model's shape, and without these the tokenizer of
+// the data gives the vocabulary. The recipe
 // supplies the values that are then still open. [Load] does all of this and checks the
 // result. [Marshal] writes every key of the resolved config in a fixed order. Reading the
 // output gives the same Config, bit for bit.
@@ -76,6 +77,9 @@ func resolve(file, command *source, dir string) (*Loaded, error) {
 		return nil, fmt.Errorf("%s: %w", command.place("model.preset"), err)
 	}
 
+	if err := l.shapeOfInit(file, command, dir); err != nil {
+		return nil, err
+	}
 	switched := preset != ownPreset
 	err = file.each(func(k key, value reflect.Value) {
 		l.FromFile = append(l.FromFile, k.name)

@@ -47,3 +47,25 @@ func TestVocabOfData(t *testing.T) {
 	_, err = Load(Args{Dir: dir, Assignments: []string{"data.paths=x.bin", "data.tokenizer=none"}})
 	require.ErrorContains(t, err, "data.tokenizer")
 }
+
+// Initial weights give the shape, unless a preset or a key does.
+func TestShapeOfInit(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "qwen2", "hidden_size": 64, "intermediate_size": 96,
+		"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 300, "hidden_act": "silu",
+		"max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true, "use_sliding_window": false}`), 0o600))
+	load := func(assignments ...string) *Loaded {
+		l, err := Load(Args{Dir: dir, Assignments: append(assignments, "model.init=.")})
+		require.NoError(t, err)
+		return l
+	}
+	m := load().Model
+	require.Equal(t, []int{2, 64, 4, 2, 96, 300}, []int{m.Layers, m.Dim, m.Heads, m.KVHeads, m.FFN, m.Vocab})
+	require.True(t, m.Tied && m.QKVBias)
+	require.Equal(t, "smooth-swiglu", m.Activation)
+	require.Equal(t, 3, load("model.layers=3").Model.Layers)
+	require.Equal(t, 128, load("model.preset=tiny").Model.Dim)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "bert"}`), 0o600))
+	_, err := Load(Args{Dir: dir, Assignments: []string{"model.init=."}})
+	require.ErrorContains(t, err, "model.init: ")
+}

@@ -1,12 +1,44 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 
+	"octet/checkpoint"
 	"octet/data"
 	"octet/tokenizer"
 )
+
+// shapeOfInit sets the shape of the model to that of the initial weights, if there are any and no
+// preset is given.
+func (l *Loaded) shapeOfInit(file, command *source, dir string) error {
+	init := command.text("model.init", file.text("model.init", ""))
+	for _, s := range []*source{file, command} {
+		if _, given := s.find("model.preset"); given {
+			return nil
+		}
+	}
+	if init == "" {
+		return nil
+	}
+	path, err := absolute("model.init", dir, init)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(path, checkpoint.ConfigFile)); errors.Is(err, fs.ErrNotExist) {
+		return nil // opening the weights returns the error
+	}
+	shape, err := checkpoint.ReadConfig(path)
+	if err != nil {
+		return fmt.Errorf("model.init: %w", err)
+	}
+	l.Model.SetShape(shape)
+	return nil
+}
 
 // vocabOfData sets model.vocab to the size of the data's tokenizer, unless the file or the command
 // line gives it. Initial weights decide the sizes themselves.
