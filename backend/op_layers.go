@@ -271,7 +271,8 @@ func (o *AttentionGrad) FLOPs() int64 {
 }
 
 // CacheWrite copies the rows of each sequence of X into its cache, starting at row
-// Control.Position: the key/value cache of prefill and decode.
+// Control.Position: the key/value cache of prefill and decode. Of a cache with scales it moves
+// the codes or the scales, see [Tensor.Codes].
 type CacheWrite struct {
 	X       *Tensor `op:"in"` // [batch·n, width]
 	Control *Tensor `op:"in"`
@@ -282,7 +283,10 @@ type CacheWrite struct {
 
 func (o *CacheWrite) check() error {
 	var c checker
-	c.plain(field{"X", o.X}, field{"Cache", o.Cache})
+	for _, f := range []field{{"X", o.X}, {"Cache", o.Cache}} {
+		c.that(f.t.DType.IsFloat() && f.t.DType.Size() > 0, "%s is %s, expected a float format of at least eight bits", f.name, f.t)
+		c.that(f.t.Scale == nil || f.t.Scale.Value == 1, "%s is %s with a scale, which this op does not read: give its codes", f.name, f.t)
+	}
 	c.control(o.Control)
 	c.that(o.X.DType == o.Cache.DType && o.X.Cols() == o.Cache.Cols(), "X is %s, Cache is %s: they differ in width or format", o.X, o.Cache)
 	c.that(o.Batch > 0 && o.X.Rows()%o.Batch == 0 && o.Cache.Rows()%o.Batch == 0, "X is %s, Cache is %s: rows are not a multiple of the %d sequences", o.X, o.Cache, o.Batch)

@@ -229,6 +229,14 @@ func (t *Tensor) Regroup(cols int) *Tensor {
 	return t.view(fmt.Sprintf("%s[%dx%d]", t.Name, rows, cols), 0, cols, rows, cols)
 }
 
+// Codes returns a view of the elements with one, a constant 1, in place of their scales, for an op that
+// moves them.
+func (t *Tensor) Codes(one *Tensor) *Tensor {
+	v := t.view(t.Name+".codes", 0, t.LD, t.Shape...)
+	v.Scale, v.Block, v.Outer, v.Expand = one, PerTensor, nil, false
+	return v
+}
+
 // String returns the form used in dumps and errors: name:dtype[shape].
 func (t *Tensor) String() string {
 	return fmt.Sprintf("%s:%s%s", t.Name, t.DType, shapeString(t.Shape))

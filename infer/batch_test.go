@@ -1,11 +1,13 @@
 package infer_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"octet/fp8"
 	"octet/infer"
 )
 
@@ -22,9 +24,9 @@ func TestBatchesAreRuns(t *testing.T) {
 			}
 		}
 		s := infer.Sampling{TopP: 0.9, Temperature: 1, Seed: 5}
-		alone, err := infer.NewGenerator(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), 1, 100)
+		alone, err := infer.NewGenerator(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), infer.Cache{Batch: 1, Context: 100})
 		require.NoError(t, err)
-		batch, err := infer.NewGenerator(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), 4, 100)
+		batch, err := infer.NewGenerator(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), infer.Cache{Batch: 4, Context: 100})
 		require.NoError(t, err)
 		for shift := range prompts {
 			rotated := slices.Concat(prompts[shift:], prompts[:shift])
@@ -44,4 +46,55 @@ func TestBatchesAreRuns(t *testing.T) {
 		}
 		require.ErrorContains(t, batch.GenerateBatch(ctx, slices.Repeat(prompts, 2), 1, s, nil), "6 prompts: expected 1 to 4")
 	}
+}
+
+// A KV cache in eight bits changes the logits by about the error of a cast with a scale for each
+// head, less with more bits of mantissa; the keys of a prompt are the same from prefill and decode.
+func TestCacheFormats(t *testing.T) {
+	m := trainSmall(t, "bf16")
+	ctx := t.Context()
+	ids := make([]int32, 90)
+	for i := range ids {
+		ids[i] = int32(m.val[i])
+	}
+	logits := func(format fp8.DType) [][]float32 {
+		g, err := infer.NewGenerator(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), infer.Cache{Batch: 1, Context: 100, Format: format})
+		require.NoError(t, err)
+		all, err := g.Logits(ctx, ids)
+		require.NoError(t, err)
+		var prompted []int32
+		require.NoError(t, g.Generate(ctx, ids[:70], 5, infer.Sampling{TopP: 1}, func(token int32) bool {
+			prompted = append(prompted, token)
+			return true
+		}))
+		require.EqualValues(t, argmax(all[69]), prompted[0])
+		return all
+	}
+	plain := logits(0)
+	distance := func(format fp8.DType) float64 {
+		diff, norm := 0.0, 0.0
+		for i, row := range logits(format) {
+			for j, x := range row {
+				diff += math.Pow(float64(x-plain[i][j]), 2)
+				norm += math.Pow(float64(plain[i][j]), 2)
+			}
+		}
+		return math.Sqrt(diff / norm)
+	}
+	e4m3, e5m2 := distance(fp8.E4M3), distance(fp8.E5M2)
+	require.Greater(t, e4m3, 1e-4)
+	require.Less(t, e4m3, 0x1p-4, "half the distance of codes, relative")
+	require.Greater(t, e5m2, e4m3)
+	require.Less(t, e5m2, 0x1p-3)
+	_, err := infer.NewGenerator(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), infer.Cache{Batch: 1, Context: 100, Format: fp8.F16})
+	require.ErrorContains(t, err, "expected a format of eight bits")
+}
+
+func argmax(x []float32) (best int) {
+	for i := range x {
+		if x[i] > x[best] {
+			best = i
+		}
+	}
+	return best
 }

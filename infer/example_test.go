@@ -31,7 +31,7 @@ func generate(ctx context.Context, path, prompt string) (err error) {
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	const tokens = 200
-	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, dev, 1, len(prompt)+tokens)
+	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, dev, infer.Cache{Batch: 1, Context: len(prompt) + tokens})
 	if err != nil {
 		return err
 	}

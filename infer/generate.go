@@ -16,20 +16,28 @@ import (
 // prefillSeq is the number of prompt tokens of one prefill.
 const prefillSeq = 64
 
+// Cache is the size of a Generator's KV cache.
+type Cache struct {
+	Batch   int // sequences
+	Context int // tokens of a sequence, its prompt included
+	// Format is that of keys and values, of eight bits, with a scale for each head of each position;
+	// 0: the compute format of the recipe.
+	Format fp8.DType
+}
+
 // Generator continues sequences, token by token, with a KV cache.
 type Generator struct {
 	*session
 	prefill, decode      backend.Executable
 	chunk, token, logits *backend.Tensor
-	batch, context       int
-	raw                  []byte
-	values               [][]float32 // logits of the next token of each sequence
+	Cache
+	raw    []byte
+	values [][]float32 // logits of the next token of each sequence
 }
 
-// NewGenerator loads a model on a device for a batch of sequences of at most context tokens each,
-// prompt included.
-func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, context int) (*Generator, error) {
-	g, programs, err := record(c, r, dev.Spec(), batch, context)
+// NewGenerator loads a model on a device.
+func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, size Cache) (*Generator, error) {
+	g, programs, err := record(c, r, dev.Spec(), size)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +48,7 @@ func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 	}
 	g.prefill, g.decode = loaded[0], loaded[1]
 	g.raw = make([]byte, g.logits.Bytes())
-	for range batch {
+	for range g.Batch {
 		g.values = append(g.values, make([]float32, c.Vocab))
 	}
 	return g, nil
@@ -49,22 +57,26 @@ func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 // Programs returns the programs of a Generator of one sequence, for a prompt and for each generated
 // token.
 func Programs(c nn.Config, r recipe.Recipe, spec backend.Spec, context int) ([]*backend.Program, error) {
-	_, programs, err := record(c, r, spec, 1, context)
+	_, programs, err := record(c, r, spec, Cache{Batch: 1, Context: context})
 	return programs, err
 }
 
 // record returns a generator that is not loaded, and its programs.
-func record(c nn.Config, r recipe.Recipe, spec backend.Spec, batch, context int) (*Generator, []*backend.Program, error) {
+func record(c nn.Config, r recipe.Recipe, spec backend.Spec, size Cache) (*Generator, []*backend.Program, error) {
 	s, err := newSession(c, r, spec)
 	if err != nil {
 		return nil, nil, err
 	}
-	if batch < 1 || context < 1 {
-		return nil, nil, fmt.Errorf("%d sequences of %d tokens: expected at least 1", batch, context)
+	batch := size.Batch
+	switch f := size.Format; {
+	case batch < 1 || size.Context < 1:
+		return nil, nil, fmt.Errorf("%d sequences of %d tokens: expected at least 1", batch, size.Context)
+	case f != 0 && (!f.IsQuantized() || f.Size() != 1):
+		return nil, nil, fmt.Errorf("a KV cache in %s: expected a format of eight bits", f)
 	}
 	// Prefill writes whole chunks, so the cache size is rounded up to one.
-	g := &Generator{session: s, batch: batch, context: context}
-	cache := s.model.NewCache(batch, (context+prefillSeq-1)/prefillSeq*prefillSeq)
+	g := &Generator{session: s, Cache: size}
+	cache := s.model.NewCache(batch, (size.Context+prefillSeq-1)/prefillSeq*prefillSeq, size.Format)
 	g.chunk = s.vars.Tensor(backend.Input, "prompt", fp8.I32, batch*prefillSeq)
 	g.token = s.vars.Tensor(backend.Input, "token", fp8.I32, batch)
 	g.logits = s.vars.Tensor(backend.Output, "logits", fp8.F32, batch, c.PaddedVocab())
@@ -102,11 +114,11 @@ func (g *Generator) GenerateBatch(ctx context.Context, prompts [][]int32, n int,
 	}
 	// All sequences are at one position. Decoding a token of a prompt fills the cache, and the last one
 	// gives the first logits.
-	tokens := make([]int32, g.batch)
+	tokens := make([]int32, g.Batch)
 	for i, p := range prompts {
 		tokens[i] = p[shortest-1]
 	}
-	for at := shortest - 1; at < g.context && n > 0 && running > 0; at++ {
+	for at := shortest - 1; at < g.Context && n > 0 && running > 0; at++ {
 		if err := g.runAt(ctx, at, g.token, tokens, g.decode); err != nil {
 			return err
 		}
@@ -138,8 +150,8 @@ func (g *Generator) check(prompts [][]int32, s Sampling) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	if len(prompts) == 0 || len(prompts) > g.batch {
-		return fmt.Errorf("%d prompts: expected 1 to %d, the batch", len(prompts), g.batch)
+	if len(prompts) == 0 || len(prompts) > g.Batch {
+		return fmt.Errorf("%d prompts: expected 1 to %d, the batch", len(prompts), g.Batch)
 	}
 	vocab := int32(len(g.values[0]))
 	for _, prompt := range prompts {
@@ -149,8 +161,8 @@ func (g *Generator) check(prompts [][]int32, s Sampling) error {
 		if i := slices.IndexFunc(prompt, func(id int32) bool { return id < 0 || id >= vocab }); i >= 0 {
 			return fmt.Errorf("token %d of the prompt has the id %d, but the vocabulary has %d tokens", i, prompt[i], vocab)
 		}
-		if len(prompt) > g.context {
-			return fmt.Errorf("the prompt has %d tokens, but the context only %d; use a larger context", len(prompt), g.context)
+		if len(prompt) > g.Context {
+			return fmt.Errorf("the prompt has %d tokens, but the context only %d; use a larger context", len(prompt), g.Context)
 		}
 	}
 	return nil
@@ -158,7 +170,7 @@ func (g *Generator) check(prompts [][]int32, s Sampling) error {
 
 // prefillTo fills the cache with the first n tokens of each prompt.
 func (g *Generator) prefillTo(ctx context.Context, prompts [][]int32, n int) error {
-	ids := make([]int32, g.batch*prefillSeq)
+	ids := make([]int32, g.Batch*prefillSeq)
 	for from := 0; from < n; from += prefillSeq {
 		clear(ids)
 		for i, p := range prompts {
@@ -174,7 +186,7 @@ func (g *Generator) prefillTo(ctx context.Context, prompts [][]int32, n int) err
 // Logits returns the logits [vocabulary] after each token of a sequence.
 func (g *Generator) Logits(ctx context.Context, ids []int32) ([][]float32, error) {
 	var all [][]float32
-	tokens := make([]int32, g.batch)
+	tokens := make([]int32, g.Batch)
 	for i, id := range ids {
 		tokens[0] = id
 		if err := g.runAt(ctx, i, g.token, tokens, g.decode); err != nil {
@@ -203,7 +215,7 @@ func (g *Generator) readLogits(n int) error {
 	if err := g.dev.Read(g.logits, g.raw); err != nil {
 		return err
 	}
-	row := len(g.raw) / g.batch
+	row := len(g.raw) / g.Batch
 	for i, values := range g.values[:n] {
 		fp8.F32.Decode(values, g.raw[i*row:])
 		if !slices.ContainsFunc(values, func(x float32) bool { return x-x != 0 }) {

@@ -123,10 +123,10 @@ func TestEvaluateOnAnotherDevice(t *testing.T) {
 func TestBareWeightsHaveNoScales(t *testing.T) {
 	m := trainSmall(t, "fp8-smooth")
 	bare := train.CheckpointWeights{Model: m.weights.Model}
-	_, err := infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, bare, device(t), 1, 8)
+	_, err := infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, bare, device(t), infer.Cache{Batch: 1, Context: 8})
 	require.ErrorContains(t, err, "use --recipe bf16 or fp32")
 	require.ErrorIs(t, err, infer.ErrNoScales)
-	_, err = infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, unreadable{m.weights}, device(t), 1, 8)
+	_, err = infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, unreadable{m.weights}, device(t), infer.Cache{Batch: 1, Context: 8})
 	require.ErrorIs(t, err, errUnreadable)
 	require.NotErrorIs(t, err, infer.ErrNoScales, "the weights have scales")
 	// Block scales are computed from the elements, and constant scales are those of the recipe.
@@ -136,7 +136,7 @@ func TestBareWeightsHaveNoScales(t *testing.T) {
 		loss, err := evaluate(t, m, m.recipe, bare, device(t), m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
 		require.NoError(t, err)
 		require.Equal(t, m.valLoss, loss, name)
-		_, err = infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, bare, device(t), 1, 8)
+		_, err = infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, bare, device(t), infer.Cache{Batch: 1, Context: 8})
 		require.NoError(t, err, name)
 	}
 }
@@ -234,7 +234,7 @@ func TestParametersHaveTheModelsShape(t *testing.T) {
 	} {
 		c := m.config.ModelConfig()
 		c.Vocab = test.vocab
-		_, err := infer.NewGenerator(t.Context(), c, m.recipe, misfit{m.weights, test.name, test.has}, device(t), 1, 8)
+		_, err := infer.NewGenerator(t.Context(), c, m.recipe, misfit{m.weights, test.name, test.has}, device(t), infer.Cache{Batch: 1, Context: 8})
 		require.ErrorContains(t, err, fmt.Sprintf("%s has %d values, the model expects %d", test.name, test.has, test.want))
 	}
 }
@@ -266,7 +266,7 @@ func prefillAgreesWithDecode(t *testing.T, m trained) {
 		prompt[i] = int32(m.val[i])
 	}
 	generator := func() *infer.Generator {
-		g, err := infer.NewGenerator(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), 1, 100)
+		g, err := infer.NewGenerator(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), infer.Cache{Batch: 1, Context: 100})
 		require.NoError(t, err)
 		return g
 	}
@@ -311,7 +311,7 @@ func crossEntropy(logits []float32, target int32) float64 {
 func TestGenerateRefuses(t *testing.T) {
 	m := trainSmall(t, "bf16")
 	ctx := context.Background()
-	g, err := infer.NewGenerator(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), 1, 4)
+	g, err := infer.NewGenerator(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), infer.Cache{Batch: 1, Context: 4})
 	require.NoError(t, err)
 	keep := func(int32) bool { return true }
 	require.ErrorContains(t, g.Generate(ctx, nil, 1, infer.Sampling{TopP: 1}, keep), "empty")
@@ -339,7 +339,7 @@ func (w damaged) Param(name string) ([]float32, error) {
 // With non-finite logits no token is drawn.
 func TestGenerateFromDamagedWeights(t *testing.T) {
 	m := trainSmall(t, "bf16")
-	g, err := infer.NewGenerator(t.Context(), m.config.ModelConfig(), m.recipe, damaged{m.weights}, device(t), 1, 4)
+	g, err := infer.NewGenerator(t.Context(), m.config.ModelConfig(), m.recipe, damaged{m.weights}, device(t), infer.Cache{Batch: 1, Context: 4})
 	require.NoError(t, err)
 	for _, temperature := range []float64{0, 1} {
 		err := g.Generate(t.Context(), []int32{1}, 1, infer.Sampling{TopP: 1, Temperature: temperature}, func(id int32) bool {
@@ -384,7 +384,7 @@ func TestEvaluateSharpness(t *testing.T) {
 		require.Equal(t, plain, loss)
 		want := 0.0
 		for from := 0; from < 9*32; from += 32 {
-			g, err := infer.NewGenerator(t.Context(), c, m.recipe, m.weights, device(t), 1, 32)
+			g, err := infer.NewGenerator(t.Context(), c, m.recipe, m.weights, device(t), infer.Cache{Batch: 1, Context: 32})
 			require.NoError(t, err)
 			ids := make([]int32, 32)
 			for i := range ids {
@@ -445,7 +445,7 @@ func TestFitsIsCalledFirst(t *testing.T) {
 			return err
 		},
 		func(dev backend.Backend, n int) error {
-			_, err := infer.NewGenerator(ctx, config, m.recipe, m.weights, dev, 1, n*64)
+			_, err := infer.NewGenerator(ctx, config, m.recipe, m.weights, dev, infer.Cache{Batch: 1, Context: n * 64})
 			return err
 		},
 		func(dev backend.Backend, _ int) error {
@@ -466,7 +466,7 @@ func TestFitsIsCalledFirst(t *testing.T) {
 // Cancelled after a token, generation emits no further token.
 func TestGenerateStops(t *testing.T) {
 	m := trainSmall(t, "bf16")
-	g, err := infer.NewGenerator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), 1, 100)
+	g, err := infer.NewGenerator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), infer.Cache{Batch: 1, Context: 100})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0

@@ -38,7 +38,7 @@ func TestLogitsOfTransformers(t *testing.T) {
 			edit(&c)
 			model, err := train.FromHF(c)
 			require.NoError(t, err)
-			g, err := infer.NewGenerator(t.Context(), model, fp32, train.CheckpointWeights{Model: tensors}, device(t), 1, len(ids))
+			g, err := infer.NewGenerator(t.Context(), model, fp32, train.CheckpointWeights{Model: tensors}, device(t), infer.Cache{Batch: 1, Context: len(ids)})
 			require.NoError(t, err)
 			rows, err := g.Logits(t.Context(), ids)
 			require.NoError(t, err)

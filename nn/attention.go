@@ -107,10 +107,8 @@ func (a *Attention) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backe
 	s.q, s.k, s.v = a.rotate(q, "q", queries), a.rotate(q, "k", keys), values
 	op := &backend.Attention{Q: s.q, K: s.k, V: s.v, Batch: p.Batch, HeadDim: a.headDim}
 	if p.Cache != nil {
-		op.K, op.V = p.Cache.K[a.index], p.Cache.V[a.index]
+		op.K, op.V = a.cached(q, "k", s.k, p.Cache.K[a.index]), a.cached(q, "v", s.v, p.Cache.V[a.index])
 		op.Control = p.Control
-		q.Add(&backend.CacheWrite{X: s.k, Cache: op.K, Control: p.Control, Batch: p.Batch})
-		q.Add(&backend.CacheWrite{X: s.v, Cache: op.V, Control: p.Control, Batch: p.Batch})
 	}
 	if p.Mode != Frozen {
 		s.lse = q.Temp("lse", fp8.F32, p.Batch*a.heads, p.Seq)

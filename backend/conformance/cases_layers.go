@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"slices"
+
 	"octet/backend"
 	"octet/fp8"
 )
@@ -134,13 +136,17 @@ func (s *suite) ropes() {
 }
 
 func (s *suite) cacheWrite() {
-	for _, d := range wideFormats {
+	for _, d := range append(slices.Clone(wideFormats), fp8.E4M3, fp8.E5M2) {
 		for _, position := range []int32{0, 3} {
 			s.add(func(b *fixture) {
 				b.step.Position = position
-				b.p.Add(&backend.CacheWrite{
-					X: b.normal("x", d, 2*4, 7), Control: b.control(), Cache: b.normal("cache", d, 2*9, 7), Batch: 2,
-				})
+				x, cache := b.normal("x", d, 2*4, 7), b.normal("cache", d, 2*9, 7)
+				if d.IsQuantized() {
+					one := b.vars.Tensor(backend.Input, "one", fp8.F32, 1)
+					one.Value, b.values[one] = 1, []float64{1}
+					x, cache = x.Codes(one), cache.Codes(one)
+				}
+				b.p.Add(&backend.CacheWrite{X: x, Control: b.control(), Cache: cache, Batch: 2})
 			}, "cachewrite/%s/position%d", d, position)
 		}
 	}

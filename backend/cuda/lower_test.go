@@ -238,7 +238,7 @@ func TestGenerationIsLowered(t *testing.T) {
 	require.NoError(t, err)
 	control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 	pass := m.Pass(vars.Program("decode"), nn.Frozen, nn.Shape{Batch: 1, Seq: 1, Control: control})
-	pass.Cache = m.NewCache(1, 64)
+	pass.Cache = m.NewCache(1, 64, 0)
 	m.Logits(pass, vars.Tensor(backend.Input, "token", fp8.I32, 1), vars.Tensor(backend.Output, "logits", fp8.F32, 1, m.Config.PaddedVocab()))
 	prepare := m.Pass(vars.Program("prepare"), nn.Train, nn.Shape{Control: control})
 	m.CastWeights(prepare)

@@ -66,11 +66,20 @@ func (b *builder) cacheWrite(o *backend.CacheWrite) error {
 	n, rows := uint64(o.X.Rows())/batch, uint64(o.Cache.Rows())/batch
 	x, cache := b.reshape(b.in(o.X), width, n, batch), b.reshape(b.in(o.Cache), width, rows, batch)
 
+	quantized := o.X.DType.IsQuantized()
+	if quantized { // the selecting kernels do not take codes; BF16 holds their values
+		x, cache = b.cast(x, libsynapse.BF16), b.cast(cache, libsynapse.BF16)
+	}
 	from := b.sub(b.arange(int(rows), 1, rows, 1), b.position(o.Control)) // row of X for each row of the cache
 	inside := b.min(b.max(from, b.constant(0)), b.constant(float32(n-1)))
 	if n > 1 { // else X is broadcast
 		x = b.gather(x, b.reshape(b.cast(inside, libsynapse.I32), rows))
 	}
-	b.out(o.Cache, b.where(b.equal(from, inside), x, cache))
+	joined := b.where(b.equal(from, inside), x, cache)
+	if quantized {
+		b.store([]backend.Cast{{Out: o.Cache}}, joined)
+		return nil
+	}
+	b.out(o.Cache, joined)
 	return nil
 }

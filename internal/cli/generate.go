@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 
+	"octet/fp8"
 	"octet/infer"
 	"octet/run"
 	"octet/tokenizer"
@@ -24,6 +25,7 @@ type generateCmd struct {
 	Temperature float64  `default:"0.8" placeholder:"T" help:"Sampling temperature; 0 takes the most likely token; default: ${default}."`
 	TopP        float64  `default:"0.95" placeholder:"P" help:"Sample from the smallest set of tokens whose probabilities sum to P; default: ${default}."`
 	Seed        uint64   `default:"1" placeholder:"N" help:"Seed of the sampling; default: ${default}."`
+	KV          string   `name:"kv" placeholder:"FORMAT" help:"Format of cached keys and values: e4m3 or e5m2, with a scale for each head of each token; default: the recipe's compute format."`
 	Recipe      string   `placeholder:"NAME|FILE" help:"Generate in another precision: a recipe such as fp32, or a recipe file; default: the run's recipe."`
 	device
 }
@@ -49,6 +51,10 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
+	format, err := c.cacheFormat()
+	if err != nil {
+		return badInput(err)
+	}
 	w, err := run.OpenWeights(c.Model, c.Recipe)
 	if err != nil {
 		return badInput(err)
@@ -70,7 +76,7 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	d := memoryLimited{compileNotice{dev, t.err}, "the generation", "use fewer --tokens, a smaller --batch, or a machine with more memory"}
-	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, d, batch, longest+c.Tokens)
+	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, d, infer.Cache{Batch: batch, Context: longest + c.Tokens, Format: format})
 	if err != nil {
 		return modelError(err)
 	}
@@ -92,6 +98,17 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 		}
 	}
 	return nil
+}
+
+// cacheFormat returns the format of --kv.
+func (c generateCmd) cacheFormat() (format fp8.DType, err error) {
+	switch c.KV {
+	case "":
+		return 0, nil
+	case "e4m3", "e5m2":
+		return fp8.ParseDType(c.KV)
+	}
+	return 0, fmt.Errorf("--kv %s: expected e4m3 or e5m2", c.KV)
 }
 
 // continuation is a line of the output for several prompts.

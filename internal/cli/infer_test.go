@@ -131,6 +131,7 @@ func TestGenerate(t *testing.T) {
 		{"there is no text to continue", []string{dir}},
 		{"both name text to continue", []string{dir, "--prompt=x", "--prompts=x"}},
 		{"--batch -1", []string{dir, "--prompt=x", "--batch=-1"}},
+		{"--kv bf16: expected e4m3 or e5m2", []string{dir, "--prompt=x", "--kv=bf16"}},
 		{"--stop is empty", []string{dir, "--prompt=x", "--stop="}},
 		{"none.jsonl", []string{dir, "--prompts=none.jsonl"}},
 		{"unknown recipe", []string{dir, "--prompt=x", "--recipe=fp7"}},
@@ -171,6 +172,8 @@ func TestGenerateBatches(t *testing.T) {
 		}
 	}
 	whole, _ := succeed(t, append([]string{"generate", dir, "--prompt", "the "}, greedy...)...)
+	eight, _ := succeed(t, append([]string{"generate", dir, "--prompt", "the ", "--kv", "e4m3"}, greedy...)...)
+	require.Len(t, eight, len(whole))
 	stop := strings.TrimPrefix(whole, "the ")[10:12]
 	out, _ := succeed(t, append([]string{"generate", dir, "--prompt", "the ", "--stop", stop, "--stop", "###"}, greedy...)...)
 	before, _, _ := strings.Cut(strings.TrimPrefix(whole, "the "), stop)

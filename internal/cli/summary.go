@@ -214,7 +214,7 @@ func printSample(ctx context.Context, t *terminal, d device, path, prompt string
 		return err
 	}
 	ids := tok.Encode(nil, []byte(prompt), tokenizer.Options{Template: true})
-	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, compileNotice{dev, t.err}, 1, len(ids)+sampleTokens)
+	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, compileNotice{dev, t.err}, infer.Cache{Batch: 1, Context: len(ids) + sampleTokens})
 	if err != nil {
 		return err
 	}

@@ -120,10 +120,8 @@ KERNEL(cache_write, CacheWriteArgs, TILE_THREADS, 2) {
 			const i64 row = t.row + r, at = control_position(a.control.i32()) + row % n;
 			if (at < 0 || at >= capacity)
 				continue;
-			float v[8];
-			u32 words[8];
-			load8(a.x, row, t.col, t.n(r), v);
-			encode8(a.cache.format, v, false, nullptr, words);
-			store8(a.cache.p, (row / n * capacity + at) * a.cache.ld + t.col, size_of(a.cache.format), t.n(r), words);
+			const int size = size_of(a.cache.format);
+			const Eight e = fetch8<true>(a.x.p, offset(row, a.x.ld, t.col), size, t.n(r));
+			store8(a.cache.p, (row / n * capacity + at) * a.cache.ld + t.col, size, t.n(r), e.w);
 		}
 }
