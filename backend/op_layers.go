@@ -187,10 +187,16 @@ func (o *Rope) check() error {
 // is at position Control.Position + i and attends to keys up to that position.
 // K and V may be longer than Q (a cache). The T×T scores are never stored; the
 // backward recomputes them from LSE = log Σ exp(score).
+//
+// With Start the query in row i of a sequence attends to the keys Start[i] to i only: the
+// first key is that of the query's document. Positions start at 0 then, and K is as long as
+// Q. In a sequence Start does not decrease, and 0 ≤ Start[i] ≤ i; with other values the
+// results are undefined, but no other memory is read.
 type Attention struct {
 	Q       *Tensor `op:"in"`          // [batch·queries, heads·HeadDim]
 	K       *Tensor `op:"in"`          // [batch·keys, kvHeads·HeadDim]
 	V       *Tensor `op:"in"`          // like K
+	Start   *Tensor `op:"in,optional"` // I32 [batch·queries]; nil: all 0
 	Control *Tensor `op:"in,optional"` // nil: positions start at 0
 	Out     []Cast  `op:"cast"`
 	LSE     *Tensor `op:"out,optional"` // F32 [batch·heads, queries]
@@ -205,11 +211,21 @@ func (o *Attention) check() error {
 		c.control(o.Control)
 	}
 	checkHeads(&c, o.Q, o.K, o.V, o.Batch, o.HeadDim)
+	if o.Start != nil {
+		c.starts(o.Start, o.Q.Rows())
+		c.that(o.Control == nil && o.Q.Rows() == o.K.Rows(), "Q is %s, K is %s: Start, for documents, takes neither step.control nor a cache of keys", o.Q, o.K)
+	}
 	if c.err == nil && o.LSE != nil {
 		c.vector("LSE", o.LSE, o.Q.Rows()*(o.Q.Cols()/o.HeadDim))
 	}
 	c.casts("Out", o.Out, o.Q.Rows(), o.Q.Cols())
 	return c.err
+}
+
+// starts requires n contiguous first keys.
+func (k *checker) starts(t *Tensor, n int) {
+	k.ints("Start", t, n)
+	k.that(t.Contiguous(), "Start is %s with gaps between its rows: make it a tensor of its own", t)
 }
 
 func checkHeads(c *checker, q, k, v *Tensor, batch, headDim int) {
@@ -229,15 +245,16 @@ func checkHeads(c *checker, q, k, v *Tensor, batch, headDim int) {
 //
 // where the sums for K and V run over all query heads that share the key head.
 type AttentionGrad struct {
-	DOut *Tensor `op:"in"`
-	Q    *Tensor `op:"in"`
-	K    *Tensor `op:"in"`
-	V    *Tensor `op:"in"`
-	O    *Tensor `op:"in"` // the forward's Out
-	LSE  *Tensor `op:"in"`
-	DQ   []Cast  `op:"cast"`
-	DK   []Cast  `op:"cast"`
-	DV   []Cast  `op:"cast"`
+	DOut  *Tensor `op:"in"`
+	Q     *Tensor `op:"in"`
+	K     *Tensor `op:"in"`
+	V     *Tensor `op:"in"`
+	O     *Tensor `op:"in"` // the forward's Out
+	LSE   *Tensor `op:"in"`
+	Start *Tensor `op:"in,optional"` // the forward's
+	DQ    []Cast  `op:"cast"`
+	DK    []Cast  `op:"cast"`
+	DV    []Cast  `op:"cast"`
 
 	Batch, HeadDim int
 }
@@ -249,6 +266,9 @@ func (o *AttentionGrad) check() error {
 	c.that(o.Q.Rows() == o.K.Rows(), "Q is %s, K is %s: the backward needs as many queries as keys", o.Q, o.K)
 	c.matrix("O", o.O, o.Q.Rows(), o.Q.Cols())
 	c.matrix("DOut", o.DOut, o.Q.Rows(), o.Q.Cols())
+	if o.Start != nil {
+		c.starts(o.Start, o.Q.Rows())
+	}
 	if c.err == nil {
 		c.vector("LSE", o.LSE, o.Q.Rows()*(o.Q.Cols()/o.HeadDim))
 	}
@@ -258,13 +278,14 @@ func (o *AttentionGrad) check() error {
 	return c.err
 }
 
-// FLOPs counts the GEMMs QKᵀ and PV, halved by causality.
+// FLOPs counts the GEMMs QKᵀ and PV, halved by causality. With Start it is an upper bound.
 func (o *Attention) FLOPs() int64 {
 	keys := int64(o.K.Rows() / o.Batch)
 	return 4 * int64(o.Q.Elems()) * keys / 2
 }
 
-// FLOPs counts five GEMMs: QKᵀ again, dV, dP, dQ, dK, halved by causality.
+// FLOPs counts five GEMMs: QKᵀ again, dV, dP, dQ, dK, halved by causality. With Start it is
+// an upper bound.
 func (o *AttentionGrad) FLOPs() int64 {
 	keys := int64(o.K.Rows() / o.Batch)
 	return 10 * int64(o.Q.Elems()) * keys / 2

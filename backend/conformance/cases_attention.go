@@ -19,6 +19,44 @@ var attentionShapes = []attentionShape{
 	{1, 40, 40, 2, 1, 16},
 }
 
+// documents are the lengths of the documents of each sequence.
+type documents [][]int
+
+// documentCases have documents of one token, ends at the borders of blocks of 32, 64 and 128
+// rows and beside them, and sequences of a single document.
+var documentCases = []struct {
+	attentionShape
+	documents
+}{
+	{attentionShape{1, 1, 1, 1, 1, 4}, documents{{1}}},
+	{attentionShape{2, 9, 9, 4, 2, 8}, documents{{1, 1, 3, 4}, {9}}},
+	{attentionShape{3, 40, 40, 2, 2, 6}, documents{{32, 8}, {31, 1, 8}, {33, 7}}},
+	{attentionShape{2, 300, 300, 2, 1, 8}, documents{{64, 64, 1, 127, 44}, {200, 100}}},
+	{attentionShape{1, 420, 420, 3, 3, 4}, documents{{5, 130, 249, 36}}},
+}
+
+// starts returns the values of an operand Start.
+func (d documents) starts() (list []int) {
+	for _, sequence := range d {
+		first := 0
+		for _, n := range sequence {
+			for range n {
+				list = append(list, first)
+			}
+			first += n
+		}
+	}
+	return list
+}
+
+// start declares an operand Start; it returns nil without documents.
+func (b *fixture) start(d documents) *backend.Tensor {
+	if d == nil {
+		return nil
+	}
+	return b.ints("start", d.starts()...)
+}
+
 func (a attentionShape) String() string {
 	return fmt.Sprintf("batch%d-%dx%d-heads%d.%d-dim%d", a.batch, a.queries, a.keys, a.heads, a.kvHeads, a.headDim)
 }
@@ -39,13 +77,19 @@ func (a attentionShape) tolerance(s backend.Spec, in fp8.DType) float64 {
 func (s *suite) attention() {
 	for _, a := range attentionShapes {
 		for _, in := range wideFormats {
-			s.addAttention(a, in, "f32", "attention/%s/%s", a, in)
-			s.addAttentionGrad(a, in, "f32", "attentiongrad/%s/%s", a, in)
+			s.addAttention(a, in, "f32", nil, "attention/%s/%s", a, in)
+			s.addAttentionGrad(a, in, "f32", nil, "attentiongrad/%s/%s", a, in)
+		}
+	}
+	for _, d := range documentCases {
+		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
+			s.addAttention(d.attentionShape, in, "f32", d.documents, "attention/documents/%s/%s", d, in)
+			s.addAttentionGrad(d.attentionShape, in, "f32", d.documents, "attentiongrad/documents/%s/%s", d, in)
 		}
 	}
 	for _, style := range []string{"bf16", "f16", "fp8", "stochastic", "precision", "view"} {
-		s.addAttention(attentionShapes[2], fp8.BF16, style, "attention/%s", style)
-		s.addAttentionGrad(attentionShapes[2], fp8.BF16, style, "attentiongrad/%s", style)
+		s.addAttention(attentionShapes[2], fp8.BF16, style, nil, "attention/%s", style)
+		s.addAttentionGrad(attentionShapes[2], fp8.BF16, style, nil, "attentiongrad/%s", style)
 	}
 	// Decoding: the queries are at a position inside a longer cache.
 	for _, position := range []int32{0, 6, 10} {
@@ -90,11 +134,15 @@ func (b *fixture) newAttention(a attentionShape, in fp8.DType, style string) *ba
 	}
 }
 
-func (s *suite) addAttention(a attentionShape, in fp8.DType, style, format string, args ...any) {
-	s.add(func(b *fixture) { b.p.Add(b.newAttention(a, in, style)) }, format, args...)
+func (s *suite) addAttention(a attentionShape, in fp8.DType, style string, d documents, format string, args ...any) {
+	s.add(func(b *fixture) {
+		op := b.newAttention(a, in, style)
+		op.Start = b.start(d)
+		b.p.Add(op)
+	}, format, args...)
 }
 
-func (s *suite) addAttentionGrad(a attentionShape, in fp8.DType, style, format string, args ...any) {
+func (s *suite) addAttentionGrad(a attentionShape, in fp8.DType, style string, d documents, format string, args ...any) {
 	s.add(func(b *fixture) {
 		rows, cols := a.q()
 		keyRows, keyCols := a.k()
@@ -108,9 +156,9 @@ func (s *suite) addAttentionGrad(a attentionShape, in fp8.DType, style, format s
 		q, k, v := b.normal("q", in, rows, cols), b.normal("k", in, keyRows, keyCols), b.normal("v", in, keyRows, keyCols)
 		b.p.Add(&backend.AttentionGrad{
 			DOut: b.normal("dout", in, rows, cols), Q: q, K: k, V: v,
-			O:   b.given("o", in, a.output(b.stored(q), b.stored(k), b.stored(v), lse), rows, cols),
-			LSE: b.given("lse", fp8.F32, lse, a.batch*a.heads, a.queries),
-			DQ:  b.casts(style, "dq", rows, cols, tolerance), DK: b.casts(style, "dk", keyRows, keyCols, tolerance),
+			O:   b.given("o", in, a.output(b.stored(q), b.stored(k), b.stored(v), lse, d), rows, cols),
+			LSE: b.given("lse", fp8.F32, lse, a.batch*a.heads, a.queries), Start: b.start(d),
+			DQ: b.casts(style, "dq", rows, cols, tolerance), DK: b.casts(style, "dk", keyRows, keyCols, tolerance),
 			DV:    b.casts(style, "dv", keyRows, keyCols, tolerance),
 			Batch: a.batch, HeadDim: a.headDim,
 		})
@@ -119,14 +167,16 @@ func (s *suite) addAttentionGrad(a attentionShape, in fp8.DType, style, format s
 
 // output returns Σ P·V for the probabilities P that lse gives. Then DOut·O equals
 // Σ P·(DOut·V), and a backward may compute either.
-func (a attentionShape) output(q, k, v, lse []float64) []float64 {
+func (a attentionShape) output(q, k, v, lse []float64, d documents) []float64 {
+	starts := make([]int, a.batch*a.queries)
+	copy(starts, d.starts())
 	out := make([]float64, len(q))
 	width, keyWidth := a.heads*a.headDim, a.kvHeads*a.headDim
 	for s := range a.batch {
 		for h := range a.heads {
 			for i := range a.queries {
 				query := (s*a.queries+i)*width + h*a.headDim
-				for j := range i + 1 {
+				for j := starts[s*a.queries+i]; j <= i; j++ {
 					key := (s*a.keys+j)*keyWidth + h/(a.heads/a.kvHeads)*a.headDim
 					score := 0.0
 					for d := range a.headDim {

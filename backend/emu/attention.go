@@ -15,7 +15,7 @@ func (b *binder) attention(o *backend.Attention) func() {
 func (b *binder) attentionOperands(o *backend.Attention) attention.Operands {
 	return attention.Operands{
 		Q: b.matrix(o.Q), K: b.matrix(o.K), V: b.matrix(o.V), Out: b.output(o.Out), LSE: b.f32(o.LSE),
-		Control: b.i32(o.Control), Batch: o.Batch, HeadDim: o.HeadDim,
+		Start: b.i32(o.Start), Control: b.i32(o.Control), Batch: o.Batch, HeadDim: o.HeadDim,
 	}
 }
 
@@ -30,6 +30,6 @@ func (b *binder) attentionGradOperands(o *backend.AttentionGrad) attention.GradO
 	return attention.GradOperands{
 		DOut: b.matrix(o.DOut), Q: b.matrix(o.Q), K: b.matrix(o.K), V: b.matrix(o.V), O: b.matrix(o.O),
 		LSE: b.f32(o.LSE), Delta: b.shared(o.LSE.Elems()), DQ: b.output(o.DQ), DK: b.output(o.DK), DV: b.output(o.DV),
-		Batch: o.Batch, HeadDim: o.HeadDim,
+		Start: b.i32(o.Start), Batch: o.Batch, HeadDim: o.HeadDim,
 	}
 }

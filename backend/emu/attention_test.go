@@ -3,6 +3,7 @@ package emu
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,29 +18,67 @@ import (
 type attentionCase struct {
 	batch, queries, keys, kv, perKV, dim int
 	position                             int32
+	documents                            []int // lengths, in every sequence; nil: one document
 }
 
 func (c attentionCase) String() string {
-	return fmt.Sprintf("%dx%d queries at %d, %d keys, %dx%d heads of %d", c.batch, c.queries, c.position, c.keys, c.kv, c.perKV, c.dim)
+	text := fmt.Sprintf("%dx%d queries at %d, %d keys, %dx%d heads of %d", c.batch, c.queries, c.position, c.keys, c.kv, c.perKV, c.dim)
+	if c.documents != nil {
+		text += fmt.Sprintf(", documents of %d", c.documents)
+	}
+	return text
+}
+
+// start returns the first key of the document of query i.
+func (c attentionCase) start(i int) int {
+	first := 0
+	for _, n := range c.documents {
+		if i < first+n {
+			return first
+		}
+		first += n
+	}
+	return 0
+}
+
+// starts declares an operand Start; it returns nil without documents.
+func (c attentionCase) starts(tr *trial) *backend.Tensor {
+	if c.documents == nil {
+		return nil
+	}
+	list := make([]float32, c.queries)
+	for i := range list {
+		list[i] = float32(c.start(i))
+	}
+	return tr.tensor("start", fp8.I32, list, c.batch, c.queries)
 }
 
 var attentionCases = []attentionCase{
-	{1, 1, 1, 1, 1, 2, 0},
-	{1, 5, 5, 1, 1, 8, 0},
-	{2, 150, 150, 2, 1, 16, 0},
-	{1, 67, 67, 1, 3, 40, 0},
-	{2, 129, 129, 2, 2, 64, 0},
-	{1, 3, 3, 1, 80, 4, 0},
-	{1, 600, 600, 1, 1, 4, 0},  // more rows than a task has
-	{1, 300, 300, 1, 3, 34, 0}, // blocks of queries that begin inside blocks of keys
+	{1, 1, 1, 1, 1, 2, 0, nil},
+	{1, 5, 5, 1, 1, 8, 0, nil},
+	{2, 150, 150, 2, 1, 16, 0, nil},
+	{1, 67, 67, 1, 3, 40, 0, nil},
+	{2, 129, 129, 2, 2, 64, 0, nil},
+	{1, 3, 3, 1, 80, 4, 0, nil},
+	{1, 600, 600, 1, 1, 4, 0, nil},  // more rows than a task has
+	{1, 300, 300, 1, 3, 34, 0, nil}, // blocks of queries that begin inside blocks of keys
+
+	{1, 5, 5, 1, 1, 8, 0, []int{1, 1, 3}},
+	{2, 150, 150, 2, 1, 16, 0, []int{128, 22}},
+	{2, 129, 129, 2, 2, 64, 0, []int{129}},
+	{1, 300, 300, 1, 3, 34, 0, []int{100, 27, 1, 64, 108}},
+	{1, 3, 3, 1, 80, 4, 0, []int{2, 1}},
+	{1, 600, 600, 1, 1, 4, 0, []int{1, 255, 250, 1, 93}},
+	{1, 1200, 1200, 1, 1, 4, 0, []int{520, 10, 670}},
+	{1, 300, 300, 2, 2, 8, 0, slices.Repeat([]int{1}, 300)},
 }
 
 var cachedCases = []attentionCase{
-	{2, 1, 100, 2, 3, 20, 77},
-	{1, 1, 100, 1, 1, 16, 99},
-	{1, 70, 200, 2, 2, 32, 64},
-	{1, 5, 64, 1, 1, 8, 59},
-	{1, 40, 400, 1, 2, 8, 300},
+	{2, 1, 100, 2, 3, 20, 77, nil},
+	{1, 1, 100, 1, 1, 16, 99, nil},
+	{1, 70, 200, 2, 2, 32, 64, nil},
+	{1, 5, 64, 1, 1, 8, 59, nil},
+	{1, 40, 400, 1, 2, 8, 300, nil},
 }
 
 // attentionData declares Q, K and V as views with gaps between the rows, as a fused
@@ -59,7 +98,7 @@ func attentionData(tr *trial, c attentionCase, dtype fp8.DType) (q, k, v *backen
 }
 
 // probabilities returns the softmax of one query's scores, and their log-sum-exp. Keys
-// after its position are masked.
+// after its position, and of other documents, are masked.
 func (c attentionCase) probabilities(q, k []float64, seq, head, i int) (p []float64, lse float64) {
 	qCols, kCols := c.kv*c.perKV*c.dim, c.kv*c.dim
 	p = make([]float64, int(c.position)+i+1)
@@ -68,7 +107,9 @@ func (c attentionCase) probabilities(q, k []float64, seq, head, i int) (p []floa
 		for d := range c.dim {
 			p[j] += q[(seq*c.queries+i)*qCols+head*c.dim+d] * k[(seq*c.keys+j)*kCols+head/c.perKV*c.dim+d]
 		}
-		p[j] /= math.Sqrt(float64(c.dim))
+		if p[j] /= math.Sqrt(float64(c.dim)); j < c.start(i) {
+			p[j] = math.Inf(-1)
+		}
 		top = max(top, p[j])
 	}
 	for j := range p {
@@ -109,7 +150,7 @@ func TestAttention(t *testing.T) {
 				q, k, v := attentionData(tr, c, dtype)
 				out := tr.tensor("out", fp8.F32, nil, q.Shape...)
 				lse := tr.tensor("lse", fp8.F32, nil, c.batch*c.kv*c.perKV, c.queries)
-				op := &backend.Attention{Q: q, K: k, V: v, Out: []backend.Cast{{Out: out}}, LSE: lse, Batch: c.batch, HeadDim: c.dim}
+				op := &backend.Attention{Q: q, K: k, V: v, Out: []backend.Cast{{Out: out}}, LSE: lse, Start: c.starts(tr), Batch: c.batch, HeadDim: c.dim}
 				if c.position > 0 {
 					op.Control = tr.control(backend.Control{Position: c.position})
 				}
@@ -132,7 +173,7 @@ func TestAttention(t *testing.T) {
 // Prefill and decoding give a token the same bits: its result depends neither on the
 // tokens computed with it nor on the rest of the cache.
 func TestAttentionDecodeIsPrefill(t *testing.T) {
-	c := attentionCase{1, 140, 140, 2, 2, 24, 0}
+	c := attentionCase{1, 140, 140, 2, 2, 24, 0, nil}
 	tr := newTrial(t)
 	q, k, v := attentionData(tr, c, fp8.BF16)
 	out := tr.tensor("out", fp8.F32, nil, q.Shape...)
@@ -162,7 +203,7 @@ func TestAttentionDecodeIsPrefill(t *testing.T) {
 // Large scores do not overflow the exponential. A key that is not finite affects the
 // tokens that see it, and no others.
 func TestAttentionExtremes(t *testing.T) {
-	c := attentionCase{1, 140, 140, 1, 1, 16, 0}
+	c := attentionCase{1, 140, 140, 1, 1, 16, 0, nil}
 	n := 140 * 16
 	for _, bad := range []float64{0, math.NaN(), math.Inf(1), math.Inf(-1)} {
 		tr := newTrial(t)
@@ -201,7 +242,7 @@ func TestAttentionExtremes(t *testing.T) {
 // A later block of keys may have scores so large that exponentials relative to earlier
 // maxima would overflow.
 func TestAttentionRescales(t *testing.T) {
-	c := attentionCase{1, 300, 300, 1, 1, 16, 0}
+	c := attentionCase{1, 300, 300, 1, 1, 16, 0, nil}
 	tr := newTrial(t)
 	keys := tr.noise(300 * 16)
 	for i := range keys {

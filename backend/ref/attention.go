@@ -7,17 +7,22 @@ import (
 )
 
 // heads calls visit for each query of each sequence and head, with the offset of the
-// query in Q and Out, the offset of its sequence's first key in K and V, the number of
-// keys that it sees, and its index in LSE.
-func heads(q, k *backend.Tensor, batch, headDim, position int, visit func(query, key, seen, lse int)) {
+// query in Q and Out, the offset in K and V of the first key that it sees, the number of
+// keys that it sees, and its index in LSE. starts holds the index of that first key in its
+// sequence for every query; nil: all 0.
+func heads(q, k *backend.Tensor, batch, headDim, position int, starts []float64, visit func(query, key, seen, lse int)) {
 	queries, keys := q.Rows()/batch, k.Rows()/batch
 	count := q.Cols() / headDim
 	sharing := q.Cols() / k.Cols() // query heads per key head
 	for s := range batch {
 		for h := range count {
 			for i := range queries {
-				visit((s*queries+i)*q.Cols()+h*headDim, s*keys*k.Cols()+h/sharing*headDim,
-					min(position+i+1, keys), (s*count+h)*queries+i)
+				start := 0
+				if starts != nil {
+					start = max(0, min(int(starts[s*queries+i]), i))
+				}
+				visit((s*queries+i)*q.Cols()+h*headDim, (s*keys+start)*k.Cols()+h/sharing*headDim,
+					min(position+i+1, keys)-start, (s*count+h)*queries+i)
 			}
 		}
 	}
@@ -31,7 +36,7 @@ func (b *Backend) attention(o *backend.Attention) {
 	position := int(b.control(o.Control).Position)
 	out := make([]float64, len(q))
 	lse := make([]float64, len(q)/o.HeadDim)
-	heads(o.Q, o.K, o.Batch, o.HeadDim, position, func(query, key, seen, at int) {
+	heads(o.Q, o.K, o.Batch, o.HeadDim, position, b.starts(o.Start), func(query, key, seen, at int) {
 		scores := make([]float64, seen)
 		top := math.Inf(-1)
 		for j := range scores {
@@ -63,7 +68,7 @@ func (b *Backend) attentionGrad(o *backend.AttentionGrad) {
 	out, lse := b.read(o.O), b.read(o.LSE)
 	width, scale := o.K.Cols(), 1/math.Sqrt(float64(o.HeadDim))
 	dQ, dK, dV := make([]float64, len(q)), make([]float64, len(k)), make([]float64, len(v))
-	heads(o.Q, o.K, o.Batch, o.HeadDim, 0, func(query, key, seen, at int) {
+	heads(o.Q, o.K, o.Batch, o.HeadDim, 0, b.starts(o.Start), func(query, key, seen, at int) {
 		grad := dOut[query : query+o.HeadDim]
 		delta := dot(grad, out[query:])
 		for j := range seen {
@@ -80,6 +85,14 @@ func (b *Backend) attentionGrad(o *backend.AttentionGrad) {
 	b.cast(dQ, o.Q.Cols(), o.DQ)
 	b.cast(dK, width, o.DK)
 	b.cast(dV, width, o.DV)
+}
+
+// starts returns the values of an operand Start, nil for nil.
+func (b *Backend) starts(t *backend.Tensor) []float64 {
+	if t == nil {
+		return nil
+	}
+	return b.read(t)
 }
 
 // dot returns the dot product of a and the first len(a) elements of x.

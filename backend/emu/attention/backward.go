@@ -2,6 +2,7 @@ package attention
 
 import (
 	"math"
+	"sort"
 
 	"octet/backend/emu/cast"
 	"octet/backend/emu/gemm"
@@ -26,6 +27,7 @@ type GradOperands struct {
 	DOut, Q, K, V, O memory.Matrix
 	LSE              []float32 // [batch·heads, queries]
 	Delta            []float32 // scratch for δ, as large as LSE
+	Start            []int32   // as in Operands
 	DQ, DK, DV       *cast.Output
 	Batch, HeadDim   int
 }
@@ -76,7 +78,7 @@ func (o *GradOperands) Split(p *pool.Pool) bool {
 // NewGrad returns a function that computes the gradients of attention with the workers of
 // p and the matrix products of kernel. The results do not depend on split.
 func NewGrad(p *pool.Pool, kernel *gemm.Kernel, o GradOperands, split bool) func() {
-	a := &backward{heads: newHeads(kernel, &o.Q, &o.K, o.Batch, o.HeadDim), GradOperands: o, kernel: kernel, pool: p}
+	a := &backward{heads: newHeads(kernel, &o.Q, &o.K, o.Start, o.Batch, o.HeadDim), GradOperands: o, kernel: kernel, pool: p}
 	a.span = a.queries
 	if split {
 		a.span = a.heads.span(p.Size())
@@ -119,12 +121,13 @@ func (a *backward) pairTask(worker, pair int) {
 	s, _ := a.space(a.pool.Scratch[worker])
 	for j := 0; j < a.keys; j += keyBlock {
 		a.loadKeys(&s, pair, j)
-		for i := j / a.block * a.block; i < a.queries; i += a.block {
+		end := a.lastQuery(pair, j)
+		for i := j / a.block * a.block; i < end; i += a.block {
 			a.loadQueries(&s, pair, i)
-			a.expectAfter(&s, pair, i, j)
-			a.probabilities(&s, i, j)
+			a.expectAfter(&s, pair, i, j, end)
+			a.probabilities(&s, pair, i, j)
 			a.addToKeys(&s, i, j)
-			a.addToQueries(&s, s.dq.at(i*a.perKV, 0), i, j)
+			a.addToQueries(&s, s.dq.at(i*a.perKV, 0), pair, i, j)
 		}
 		a.storeKeys(&s, worker, pair, j)
 	}
@@ -132,14 +135,15 @@ func (a *backward) pairTask(worker, pair int) {
 }
 
 // expectAfter sets which rows to prefetch: those that pairTask will read and store from
-// the end of this block of queries (i) and keys (j) to the end of the next one.
-func (a *backward) expectAfter(s *gradSpace, pair, i, j int) {
+// the end of this block of queries (i) and keys (j) to the end of the next one. end is
+// lastQuery(pair, j).
+func (a *backward) expectAfter(s *gradSpace, pair, i, j, end int) {
 	t := &s.tiles
 	t.expectNothing()
 	if j+keyBlock >= a.keys {
 		t.expectStore(a.DQ, a.row(pair, a.queries, i), a.column(pair, 0), min(a.block, a.queries-i), a.perKV*a.dim)
 	}
-	if i += a.block; i >= a.queries {
+	if i += a.block; i >= end {
 		row, col := a.row(pair, a.keys, j), pair%a.kv*a.dim
 		t.expectStore(a.DK, row, col, a.keysAt(j), a.dim)
 		t.expectStore(a.DV, row, col, a.keysAt(j), a.dim)
@@ -163,9 +167,10 @@ func (a *backward) keysTask(worker, task int) {
 	s, _ := a.space(a.pool.Scratch[worker])
 	pair, j := task%a.pairs(), task/a.pairs()*keyBlock
 	a.loadKeys(&s, pair, j)
-	for i := j / a.block * a.block; i < a.queries; i += a.block {
+	end := a.lastQuery(pair, j)
+	for i := j / a.block * a.block; i < end; i += a.block {
 		a.loadQueries(&s, pair, i)
-		a.probabilities(&s, i, j)
+		a.probabilities(&s, pair, i, j)
 		a.addToKeys(&s, i, j)
 	}
 	a.storeKeys(&s, worker, pair, j)
@@ -177,15 +182,26 @@ func (a *backward) queriesTask(worker, task int) {
 	s, _ := a.space(a.pool.Scratch[worker])
 	pair, i0 := task%a.pairs(), (pool.CeilDiv(a.queries, a.span)-1-task/a.pairs())*a.span
 	end := min(i0+a.span, a.queries)
-	for j := 0; j < end; j += keyBlock {
+	for j := a.firstBlock(pair, i0); j < end; j += keyBlock {
 		a.loadKeys(&s, pair, j)
-		for i := max(i0, j/a.block*a.block); i < end; i += a.block {
+		last := min(end, a.lastQuery(pair, j))
+		for i := max(i0, j/a.block*a.block); i < last; i += a.block {
 			a.loadQueries(&s, pair, i)
-			a.probabilities(&s, i, j)
-			a.addToQueries(&s, s.dq.at((i-i0)*a.perKV, 0), i, j)
+			a.probabilities(&s, pair, i, j)
+			a.addToQueries(&s, s.dq.at((i-i0)*a.perKV, 0), pair, i, j)
 		}
 	}
 	a.storeQueries(&s, worker, pair, i0, end-i0)
+}
+
+// lastQuery returns the end of the queries that see a key of the block that begins at j: the
+// first later query whose start is after the block.
+func (a *backward) lastQuery(pair, j int) int {
+	if a.starts == nil {
+		return a.queries
+	}
+	i := min(j+keyBlock, a.queries) // earlier queries start before the block's end
+	return i + sort.Search(a.queries-i, func(n int) bool { return a.start(pair, i+n) >= j+keyBlock })
 }
 
 // rowsAt and keysAt return the length of the block that begins at query i or key j.
@@ -214,17 +230,28 @@ func (a *backward) loadKeys(s *gradSpace, pair, j int) {
 
 // probabilities computes P and dS of the block of queries at i and of keys at j; both
 // are 0 where the key is not visible.
-func (a *backward) probabilities(s *gradSpace, i, j int) {
+func (a *backward) probabilities(s *gradSpace, pair, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
 	for r := 0; r < rows; r += s.MR {
 		height := min(s.MR, rows-r)
 		visible, width := a.visible(i-j, r, height, keys)
 		p, ds := s.p.at(r, 0), s.ds.at(r, 0)
+		if j < a.firstBlock(pair, i+r/a.perKV) {
+			visible, width = [maxTileRows]int{}, 0
+		}
 		if width > 0 {
 			s.matMul(p, height, width, a.dim, s.q.at(r, 0), false, s.kt, false)
 			s.matMul(ds, height, width, a.dim, s.do.at(r, 0), false, s.vt, false)
 		}
 		simd.ScoreGradientRows(p.x, ds.x, p.ld, pool.RoundUp(keys, 16), visible[:height], a.scale2, a.scale, s.lse2[r:], s.delta[r:])
+		if a.starts == nil {
+			continue
+		}
+		for n := range height {
+			hidden := min(visible[n], max(0, a.start(pair, i+(r+n)/a.perKV)-j))
+			clear(p.row(n, hidden))
+			clear(ds.row(n, hidden))
+		}
 	}
 }
 
@@ -243,14 +270,14 @@ func (a *backward) addToKeys(s *gradSpace, i, j int) {
 }
 
 // addToQueries computes dQ += dS·K, up to the last key that a row sees. The first block
-// of keys, which every row sees, assigns instead of adding.
-func (a *backward) addToQueries(s *gradSpace, dq sheet, i, j int) {
+// of keys that one of the rows of a matMul sees assigns instead of adding.
+func (a *backward) addToQueries(s *gradSpace, dq sheet, pair, i, j int) {
 	rows := a.rowsAt(i)
 	for r := 0; r < rows; r += s.MR {
 		height := min(s.MR, rows-r)
 		_, width := a.visible(i-j, r, height, a.keysAt(j))
-		if width > 0 {
-			s.matMul(dq.at(r, 0), height, a.dim, width, s.ds.at(r, 0), false, s.k, j > 0)
+		if first := a.firstBlock(pair, i+r/a.perKV); width > 0 && j >= first {
+			s.matMul(dq.at(r, 0), height, a.dim, width, s.ds.at(r, 0), false, s.k, j > first)
 		}
 	}
 }

@@ -16,6 +16,7 @@ type Operands struct {
 	Q, K, V        memory.Matrix
 	Out            *cast.Output
 	LSE            []float32 // [batch·heads, queries]: log-sum-exp of the scores; nil: not stored
+	Start          []int32   // [batch·queries]: the first key that each query sees; nil: 0
 	Control        []int32   // step.control; nil gives position 0
 	Batch, HeadDim int
 }
@@ -32,7 +33,8 @@ type Operands struct {
 //
 // A task decodes and transposes a block of keys once for all its rows. Then it
 // computes scores, weights and sums for mr rows at a time, whose data fits the
-// first-level cache. It skips keys that none of the mr rows sees.
+// first-level cache. It skips keys that none of the mr rows sees. Keys before a row's start,
+// in a block that another of the mr rows sees, get the score -Inf.
 //
 // The matrix products have FP32 operands and run on the GEMM kernels. As in FP32
 // GEMMs, the last bits depend on the instruction set.
@@ -49,6 +51,7 @@ const stageKeys = 32
 type heads struct {
 	batch, queries, keys int // sequences, and rows of each
 	kv, perKV, dim       int // KV heads, query heads per KV head, head size
+	starts               []int32
 
 	block  int     // queries of a block
 	ld     int     // of a sheet with rows of dim
@@ -68,9 +71,9 @@ const (
 // a power of two, which would map all rows to the same cache set.
 const scoreLD = keyBlock + pool.CacheLine/4
 
-func newHeads(kernel *gemm.Kernel, q, k *memory.Matrix, batch, dim int) heads {
+func newHeads(kernel *gemm.Kernel, q, k *memory.Matrix, starts []int32, batch, dim int) heads {
 	h := heads{
-		batch: batch, queries: q.Rows / batch, keys: k.Rows / batch,
+		batch: batch, queries: q.Rows / batch, keys: k.Rows / batch, starts: starts,
 		kv: k.Cols / dim, perKV: q.Cols / k.Cols, dim: dim,
 		ld:     pool.RoundUp(dim, kernel.NR) + pool.CacheLine/4,
 		scale:  float32(1 / math.Sqrt(float64(dim))),
@@ -160,7 +163,7 @@ func (h *heads) space(kernel *gemm.Kernel, rows int, scratch []float32) (s space
 // New returns a function that computes attention with the workers of p and the matrix
 // products of kernel.
 func New(p *pool.Pool, kernel *gemm.Kernel, o Operands) func() {
-	h := newHeads(kernel, &o.Q, &o.K, o.Batch, o.HeadDim)
+	h := newHeads(kernel, &o.Q, &o.K, o.Start, o.Batch, o.HeadDim)
 	span := h.span(p.Size())
 	taskRows := span * h.perKV
 	_, used := h.space(kernel, taskRows, nil)
@@ -182,7 +185,8 @@ func New(p *pool.Pool, kernel *gemm.Kernel, o Operands) func() {
 
 		// The cache may be longer; keys after the last query are not read.
 		seen := min(position+i0+n, h.keys)
-		for j0 := 0; j0 < seen; j0 += keyBlock {
+		from := h.firstBlock(pair, i0)
+		for j0 := from; j0 < seen; j0 += keyBlock {
 			keys := min(keyBlock, seen-j0)
 			h.transposeKeys(&s.tiles, s.kt, s.stage, &o.K, pair, j0, keys)
 			h.decodeKeys(&s.tiles, s.v, &o.V, pair, j0, keys)
@@ -192,28 +196,33 @@ func New(p *pool.Pool, kernel *gemm.Kernel, o Operands) func() {
 				h.expectKeys(&s.tiles, &o.V, pair, next, min(keyBlock, seen-next))
 			} else if task+1 < tasks {
 				pair, i0, n := place(task + 1)
+				next := h.firstBlock(pair, i0)
 				h.expectQueries(&s.tiles, &o.Q, pair, i0, n)
-				h.expectKeys(&s.tiles, &o.K, pair, 0, min(keyBlock, h.keys))
-				h.expectKeys(&s.tiles, &o.V, pair, 0, min(keyBlock, h.keys))
+				h.expectKeys(&s.tiles, &o.K, pair, next, min(keyBlock, h.keys-next))
+				h.expectKeys(&s.tiles, &o.V, pair, next, min(keyBlock, h.keys-next))
 			}
-			if j0 == 0 {
+			if j0 == from {
 				s.expectStore(o.Out, h.row(pair, h.queries, i0), h.column(pair, 0), n, h.perKV*h.dim)
 			}
 			for r := 0; r < rows; r += s.MR {
 				height := min(s.MR, rows-r)
 				visible, width := h.visible(position+i0-j0, r, height, keys)
-				if width == 0 {
+				first := h.firstBlock(pair, i0+r/h.perKV) // the rows' first block
+				if width == 0 || j0 < first {
 					continue
 				}
 				s.prefetchNext()
 				var highest [maxTileRows]float32
 				top, total := s.top[r:r+height], s.total[r:r+height]
 				s.matMul(s.s, height, width, h.dim, s.q.at(r, 0), false, s.kt, false)
+				if h.starts != nil {
+					h.hideScores(s.s, pair, i0, r, j0, visible[:height])
+				}
 				simd.MaxRows(highest[:], s.s.x, s.s.ld, visible[:height])
 				for i := range top {
 					high := highest[i] * h.scale2
 					switch old := top[i]; {
-					case j0 == 0:
+					case j0 == first:
 						top[i], total[i] = high, 0
 					case high > old:
 						rescale := simd.Exp2(old - high)
@@ -222,8 +231,12 @@ func New(p *pool.Pool, kernel *gemm.Kernel, o Operands) func() {
 						simd.Scale(s.o.row(r+i, h.dim), rescale)
 					}
 				}
-				simd.WeighRows(s.s.x, s.s.ld, pool.RoundUp(width, 16), visible[:height], h.scale2, top, total)
-				s.matMul(s.o.at(r, 0), height, h.dim, width, s.s, false, s.v, j0 > 0)
+				largest := top
+				if h.starts != nil {
+					largest = finite(highest[:height], top)
+				}
+				simd.WeighRows(s.s.x, s.s.ld, pool.RoundUp(width, 16), visible[:height], h.scale2, largest, total)
+				s.matMul(s.o.at(r, 0), height, h.dim, width, s.s, false, s.v, j0 > first)
 			}
 		}
 		for r := range rows {
@@ -257,4 +270,38 @@ func (h *heads) visible(ahead, r, rows, keys int) (visible [maxTileRows]int, wid
 		}
 	}
 	return visible, width
+}
+
+// start returns the first key that a query of a pair sees.
+func (h *heads) start(pair, i int) int {
+	if h.starts == nil {
+		return 0
+	}
+	return max(0, min(int(h.starts[pair/h.kv*h.queries+i]), i))
+}
+
+// firstBlock returns the first key of the block in which start is.
+func (h *heads) firstBlock(pair, i int) int { return h.start(pair, i) / keyBlock * keyBlock }
+
+// hideScores sets the scores of keys before a row's start to -Inf, in a block of keys that
+// begins at key j0. Row 0 of scores is row r of a task that begins at query i0.
+func (h *heads) hideScores(scores sheet, pair, i0, r, j0 int, visible []int) {
+	for i, n := range visible {
+		row := scores.row(i, n)
+		for j := range min(n, max(0, h.start(pair, i0+(r+i)/h.perKV)-j0)) {
+			row[j] = float32(math.Inf(-1))
+		}
+	}
+}
+
+// finite copies top to dst, with 0 in place of -Inf, the maximum of a row that has seen no key
+// yet: all its weights are 0 then. It returns dst.
+func finite(dst, top []float32) []float32 {
+	for i, x := range top {
+		if math.IsInf(float64(x), -1) {
+			x = 0
+		}
+		dst[i] = x
+	}
+	return dst
 }
