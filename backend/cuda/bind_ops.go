@@ -140,6 +140,7 @@ var _ = implement((*binder).attention)
 
 func (b *binder) attention(o *backend.Attention) ([]call, error) {
 	s := b.attentionShape(o.Q, o.K, o.Batch, o.HeadDim, o.Q, o.K, o.V)
+	s.Documents = o.Start != nil
 	return b.launches(kernels.Attention(s), append(b.operands(o), s.Words()...)), nil
 }
 
@@ -147,6 +148,7 @@ var _ = implement((*binder).attentionGrad)
 
 func (b *binder) attentionGrad(o *backend.AttentionGrad) ([]call, error) {
 	s := b.attentionShape(o.Q, o.K, o.Batch, o.HeadDim, o.DOut, o.Q, o.K, o.V, o.O)
+	s.Documents = o.Start != nil
 	return b.launches(kernels.AttentionGrad(s), append(b.operands(o), s.Words()...)), nil
 }
 

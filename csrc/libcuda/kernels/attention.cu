@@ -1,6 +1,7 @@
 // attention_64 and attention_128: causal attention on BF16 tensor cores by mma.sync, for
 // heads of 64 and 128; attention_wgmma.cu has Hopper's. attention: any head size and
-// format, a warp per query and head.
+// format, a warp per query and head. attention_documents_64 and _128 are for operands Start:
+// they begin at the block of the first key that a query of the block sees.
 //
 // The fast kernels follow FlashAttention-2 (Dao, 2023). A block has 128 queries of a head
 // and iterates over the keys, 64 at a time. A warp has 32 queries, so that each load of K
@@ -12,21 +13,21 @@
 // with 255 registers per thread.
 #include "attention.cuh"
 
-template <int D> __device__ inline void attend(const AttentionArgs &a, Result::Shared &shared) {
+template <int D, bool DOCUMENTS> __device__ inline void attend(const AttentionArgs &a, Result::Shared &shared) {
 	const int MT = 2, N = 64, THREADS = 128;
 	DYNAMIC_SHARED(bf16, memory);
 	const BF16Tile<D> q = {memory}, k = {memory + QUERY_BLOCK * D}, v = {memory + (QUERY_BLOCK + N) * D};
-	const Queries<D> b(a);
+	const Queries<D, DOCUMENTS> b(a);
 	const bf16 *ks = b.k(a), *vs = b.v(a);
-	const int row = threadIdx.x / 32 * MT * 16;
+	const int row = threadIdx.x / 32 * MT * 16, from = b.start(a, 0) / N * N;
 	Softmax<D, MT> softmax;
 	float o[MT][D / 8][4];
 	clear<MT>(o);
 
 	q.template load<QUERY_BLOCK, THREADS>(b.q(a), a.q.ld, b.rows);
-	k.template load<N, THREADS>(ks, a.k.ld, min(N, b.keys));
+	k.template load<N, THREADS>(ks + (i64)from * a.k.ld, a.k.ld, min(N, b.keys - from));
 	commit();
-	for (int j0 = 0; j0 < b.seen; j0 += N) {
+	for (int j0 = from; j0 < b.seen; j0 += N) {
 		wait_for<0>();
 		__syncthreads(); // K is loaded, and no thread reads the last V
 		v.template load<N, THREADS>(vs + (i64)j0 * a.v.ld, a.v.ld, min(N, b.keys - j0));
@@ -40,7 +41,7 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 			k.template load<N, THREADS>(ks + (i64)(j0 + N) * a.k.ld, a.k.ld, min(N, b.keys - j0 - N));
 			commit();
 		}
-		softmax.template mask<N>(s, b, row, j0);
+		softmax.template mask<N>(s, a, b, row, j0);
 		softmax.template to_weights<N>(s, correction);
 		softmax.correct(o, correction);
 		multiply_weights<D, MT, N>(o, s, v);
@@ -51,12 +52,22 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 
 KERNEL(attention_64, AttentionArgs, 128, 2) {
 	__shared__ Result::Shared shared;
-	attend<64>(a, shared);
+	attend<64, false>(a, shared);
+}
+
+KERNEL(attention_documents_64, AttentionArgs, 128, 2) {
+	__shared__ Result::Shared shared;
+	attend<64, true>(a, shared);
 }
 
 KERNEL(attention_128, AttentionArgs, 128, 2) {
 	__shared__ Result::Shared shared;
-	attend<128>(a, shared);
+	attend<128, false>(a, shared);
+}
+
+KERNEL(attention_documents_128, AttentionArgs, 128, 2) {
+	__shared__ Result::Shared shared;
+	attend<128, true>(a, shared);
 }
 
 // Lanes split the scores by key and the sums by column.
@@ -76,7 +87,7 @@ KERNEL(attention, AttentionArgs, PLAIN_THREADS, 1) {
 		const i64 seen = min(g.keys, control_position(a.control.i32()) + i + 1);
 		const float infinity = __uint_as_float(0x7f800000u), scale = 1.0f / sqrtf((float)dim);
 		float top = -infinity, total = 0.0f;
-		for (i64 j0 = 0; j0 < seen; j0 += 32) {
+		for (i64 j0 = a.start.p ? first_key(a.start, row, i) : 0; j0 < seen; j0 += 32) {
 			const float score = j0 + lane < seen ? dot(a.k, key + j0 + lane, key_col, q, dim) * scale : -infinity;
 			const float highest = fmaxf(top, warp_max(score));
 			const float correction = expf(top - highest), weight = expf(score - highest);

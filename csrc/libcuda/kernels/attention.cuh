@@ -23,6 +23,9 @@ struct Geometry {
 	__device__ i64 lse(i64 sequence, i64 head, i64 query) const { return (sequence * heads + head) * queries + query; }
 };
 
+// first_key returns the first key that query i of a sequence sees, whose row in Q is given.
+__device__ inline int first_key(const Tensor &start, i64 row, i64 i) { return max(0, min(start.i32()[row], (int)i)); }
+
 // Sheet is an FP32 result in shared memory, for the casts. A padding of four words per
 // row puts eight rows of an accumulator in different banks.
 template <int D> struct Sheet {
@@ -83,7 +86,7 @@ template <int D> struct Sheet {
 };
 
 struct AttentionArgs {
-	Tensor q, k, v, control;
+	Tensor q, k, v, start, control;
 	Casts out;
 	Tensor lse;
 	Geometry g;
@@ -91,8 +94,9 @@ struct AttentionArgs {
 };
 
 // Queries is a block of the forward: QUERY_BLOCK queries of a head, and the keys that
-// they see. The last blocks, which see the most keys, come first in the grid.
-template <int D> struct Queries {
+// they see. The last blocks, which see the most keys, come first in the grid. Only the
+// kernels with DOCUMENTS read Start.
+template <int D, bool DOCUMENTS> struct Queries {
 	int head, sequence, i0, rows, keys;
 	int first; // position of the first query
 	int seen;  // number of keys that the last query sees
@@ -104,6 +108,11 @@ template <int D> struct Queries {
 		  first((int)control_position(a.control.i32()) + i0), seen(min(keys, first + rows)),
 		  query(sequence * a.g.queries + i0), key(sequence * a.g.keys), key_col(head / a.g.heads_per_key_head() * D) {}
 
+	// start returns the first key that a query of the block sees; those after the last one
+	// count as the last one.
+	__device__ int start(const AttentionArgs &a, int row) const {
+		return DOCUMENTS ? first_key(a.start, query + min(row, rows - 1), i0 + min(row, rows - 1)) : 0;
+	}
 	__device__ const bf16 *q(const AttentionArgs &a) const { return (const bf16 *)a.q.p + query * a.q.ld + head * D; }
 	__device__ const bf16 *k(const AttentionArgs &a) const { return (const bf16 *)a.k.p + key * a.k.ld + key_col; }
 	__device__ const bf16 *v(const AttentionArgs &a) const { return (const bf16 *)a.v.p + key * a.v.ld + key_col; }
@@ -123,9 +132,11 @@ template <int D, int MT> struct Softmax {
 	}
 	__device__ static float infinity() { return __uint_as_float(0x7f800000u); }
 
-	// mask sets the scores of keys after a query, or after the last key, to -inf, in a
-	// block of N keys from j0. row is the warp's first.
-	template <int N> __device__ static void mask(float (*s)[N / 8][4], const Queries<D> &b, int row, int j0) {
+	// mask sets the scores of keys after a query, after the last key, or of other
+	// documents, to -inf, in a block of N keys from j0. row is the warp's first.
+	template <int N, bool DOCUMENTS> __device__ static void mask(float (*s)[N / 8][4], const AttentionArgs &a, const Queries<D, DOCUMENTS> &b, int row, int j0) {
+		if (DOCUMENTS && b.start(a, row + MT * 16 - 1) > j0)
+			mask_documents<N>(s, a, b, row, j0);
 		if (b.first + row >= j0 + N - 1 && b.keys >= j0 + N)
 			return;
 		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -139,6 +150,22 @@ template <int D, int MT> struct Softmax {
 				for (int e = 0; e < 4; e++)
 					if (n * 8 + e % 2 - m * 16 - e / 2 * 8 > ahead || n * 8 + e % 2 >= left)
 						s[m][n][e] = -infinity();
+	}
+
+	template <int N, bool DOCUMENTS> __device__ static void mask_documents(float (*s)[N / 8][4], const AttentionArgs &a, const Queries<D, DOCUMENTS> &b, int row, int j0) {
+		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				const int hidden = b.start(a, row + m * 16 + g + 8 * i) - j0 - 2 * t;
+#pragma unroll
+				for (int n = 0; n < N / 8; n++)
+#pragma unroll
+					for (int e = 0; e < 2; e++)
+						if (n * 8 + e < hidden)
+							s[m][n][2 * i + e] = -infinity();
+			}
 	}
 
 	// to_weights replaces scores by weights. Sums of earlier weights must be multiplied
@@ -182,7 +209,7 @@ template <int D, int MT> struct Softmax {
 
 	// end stores the result of a block, and its LSE. The sheet reuses the operands'
 	// memory.
-	__device__ void end(const AttentionArgs &a, const Queries<D> &b, const float (*o)[D / 8][4], void *memory, Result::Shared &shared) {
+	template <bool DOCUMENTS> __device__ void end(const AttentionArgs &a, const Queries<D, DOCUMENTS> &b, const float (*o)[D / 8][4], void *memory, Result::Shared &shared) {
 		const int row = threadIdx.x / 32 * MT * 16, g = threadIdx.x % 32 / 4;
 		float scale[MT][2];
 #pragma unroll

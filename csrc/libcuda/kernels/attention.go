@@ -12,6 +12,8 @@ type AttentionShape struct {
 	Fast bool
 	// WGMMA selects the fast kernels with Hopper's wgmma: compute capability 9.0.
 	WGMMA bool
+	// Documents selects the fast kernels that read Start. The others do if it is given.
+	Documents bool
 }
 
 // FastAttention reports whether the tensor core kernels support operands of these formats
@@ -94,6 +96,9 @@ func (s AttentionShape) plain(name, source string, rows, heads, vectors int) Ker
 // from the longest to the shortest, so the last blocks to start are short.
 func (s AttentionShape) fast(name, source string, heads, rows, block, threads, operands int) Kernel {
 	result := block*(s.HeadDim+4)*4 + tileRows*(s.HeadDim+1)*4
+	if s.Documents {
+		name += "_documents"
+	}
 	return Kernel{
 		fmt.Sprintf("%s_%d", name, s.HeadDim), source,
 		[3]int{s.Batch * heads, ceilDiv(rows, block), 1},

@@ -13,6 +13,8 @@
 // 64). Shared memory: K and V, two alternating stages of Q and dOut, 768·D + 512 bytes:
 // 96.5 KiB with D = 128, which fits Ada, too.
 //
+// _documents_ kernels are for operands Start: they leave out steps without a visible pair.
+//
 // A block of _q_ has 128 queries, 32 per warp, and iterates over the keys that they see,
 // 32 at a time, with two stages of K and V: 768·D bytes.
 #include "attention_grad.cuh"
@@ -42,16 +44,16 @@ KERNEL(attention_grad_dot, AttentionGradArgs, FLAT_THREADS, 1) {
 
 const int STEP = 32; // queries, or keys, of a stage
 
-template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGradArgs &a, Result::Shared shared[2]) {
+template <int D, int WARPS, bool DOCUMENTS> __device__ inline void grad_keys(const AttentionGradArgs &a, Result::Shared shared[2]) {
 	const int MT = KEY_BLOCK / WARPS / 16, THREADS = WARPS * 32;
 	DYNAMIC_SHARED(bf16, memory);
 	const BF16Tile<D> k = {memory}, v = {memory + KEY_BLOCK * D};
 	bf16 *stages = memory + 2 * KEY_BLOCK * D; // Q, then dOut, of each stage
 	float *vectors = (float *)(stages + 4 * STEP * D); // LSE, then DOut·O
-	const Keys<D, STEP> b(a);
+	const Keys<D, STEP, DOCUMENTS> b(a);
 	const int row = threadIdx.x / 32 * MT * 16;
 
-	const auto load = [&](int at, const typename Keys<D, STEP>::Step &s) {
+	const auto load = [&](int at, const typename Keys<D, STEP, DOCUMENTS>::Step &s) {
 		const int n = b.n(a, s), stage = at % 2;
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
 		q.template load<STEP, THREADS>(b.queries(a, a.q, s), a.q.ld, n);
@@ -65,7 +67,7 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 	clear<MT>(sum_v);
 	k.template load<KEY_BLOCK, THREADS>(b.k(a), a.k.ld, b.rows);
 	v.template load<KEY_BLOCK, THREADS>(b.v(a), a.v.ld, b.rows);
-	typename Keys<D, STEP>::Step now, next = b.first(a);
+	typename Keys<D, STEP, DOCUMENTS>::Step now, next = b.first(a);
 	load(0, next);
 	for (int at = 0; at < b.all; at++) {
 		wait_for<0>();
@@ -83,7 +85,7 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 		clear<MT>(d);
 		multiply_rows<D, MT, STEP>(p, k, row, q);
 		multiply_rows<D, MT, STEP>(d, v, row, dout);
-		b.template to_weights<MT>(p, lse, row, now);
+		b.template to_weights<MT>(p, a, lse, row, now);
 		b.template to_score_grads<MT>(d, p, dots);
 		multiply_weights<D, MT, STEP>(sum_v, p, dout);
 		multiply_weights<D, MT, STEP>(sum_k, d, q);
@@ -93,22 +95,32 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 
 KERNEL(attention_grad_kv_64, AttentionGradArgs, 128, 2) {
 	__shared__ Result::Shared shared[2];
-	grad_keys<64, 4>(a, shared);
+	grad_keys<64, 4, false>(a, shared);
+}
+
+KERNEL(attention_grad_kv_documents_64, AttentionGradArgs, 128, 2) {
+	__shared__ Result::Shared shared[2];
+	grad_keys<64, 4, true>(a, shared);
 }
 
 KERNEL(attention_grad_kv_128, AttentionGradArgs, 256, 1) {
 	__shared__ Result::Shared shared[2];
-	grad_keys<128, 8>(a, shared);
+	grad_keys<128, 8, false>(a, shared);
+}
+
+KERNEL(attention_grad_kv_documents_128, AttentionGradArgs, 256, 1) {
+	__shared__ Result::Shared shared[2];
+	grad_keys<128, 8, true>(a, shared);
 }
 
 // ---- dQ ----
 
-template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a, Result::Shared &shared) {
+template <int D, bool DOCUMENTS> __device__ inline void grad_queries(const AttentionGradArgs &a, Result::Shared &shared) {
 	const int MT = 2, THREADS = 128;
 	DYNAMIC_SHARED(bf16, memory);
 	const BF16Tile<D> q = {memory}, dout = {memory + QUERY_BLOCK * D};
 	bf16 *stages = memory + 2 * QUERY_BLOCK * D; // K, then V, of each stage
-	const GradQueries<D, STEP, MT> b(a);
+	const GradQueries<D, STEP, MT, DOCUMENTS> b(a);
 
 	const auto load = [&](int at) {
 		const int stage = at % 2;
@@ -122,8 +134,8 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 	clear<MT>(sum);
 	q.template load<QUERY_BLOCK, THREADS>(b.queries(a.q), a.q.ld, b.rows);
 	dout.template load<QUERY_BLOCK, THREADS>(b.queries(a.dout), a.dout.ld, b.rows);
-	load(0);
-	for (int at = 0; at < b.steps; at++) {
+	load(b.begin);
+	for (int at = b.begin; at < b.steps; at++) {
 		wait_for<0>();
 		__syncthreads(); // the stage is loaded, and no thread reads the other one
 		if (at + 1 < b.steps)
@@ -136,7 +148,7 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 		clear<MT>(d);
 		multiply_rows<D, MT, STEP>(p, q, b.row(), k);
 		multiply_rows<D, MT, STEP>(d, dout, b.row(), v);
-		b.to_weights(p, at);
+		b.to_weights(p, a, at);
 		b.to_score_grads(d, p);
 		multiply_weights<D, MT, STEP>(sum, d, k);
 	}
@@ -145,12 +157,22 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 
 KERNEL(attention_grad_q_64, AttentionGradArgs, 128, 2) {
 	__shared__ Result::Shared shared;
-	grad_queries<64>(a, shared);
+	grad_queries<64, false>(a, shared);
+}
+
+KERNEL(attention_grad_q_documents_64, AttentionGradArgs, 128, 2) {
+	__shared__ Result::Shared shared;
+	grad_queries<64, true>(a, shared);
 }
 
 KERNEL(attention_grad_q_128, AttentionGradArgs, 128, 2) {
 	__shared__ Result::Shared shared;
-	grad_queries<128>(a, shared);
+	grad_queries<128, false>(a, shared);
+}
+
+KERNEL(attention_grad_q_documents_128, AttentionGradArgs, 128, 2) {
+	__shared__ Result::Shared shared;
+	grad_queries<128, true>(a, shared);
 }
 
 // ---- any head, any format ----
@@ -183,8 +205,10 @@ KERNEL(attention_grad_kv, AttentionGradArgs, PLAIN_THREADS, 1) {
 		for (i64 head = key_head * g.heads_per_key_head(); head < (key_head + 1) * g.heads_per_key_head(); head++)
 			for (i64 i0 = j; i0 < g.queries; i0 += 32) {
 				const i64 i = i0 + lane, query = sequence * g.queries + i;
+				if (a.start.p && first_key(a.start, sequence * g.queries + i0, i0) > j)
+					break; // nor do later queries see the key
 				Weights w = {};
-				if (i < g.queries)
+				if (i < g.queries && !(a.start.p && first_key(a.start, query, i) > j))
 					w = weights(a, dot(a.q, query, head * dim, k, dim), dot(a.dout, query, head * dim, v, dim), g.lse(sequence, head, i));
 				const int n = (int)min(32ll, g.queries - i0);
 				for (int l = 0; l < n; l++) {
@@ -221,7 +245,7 @@ KERNEL(attention_grad_q, AttentionGradArgs, PLAIN_THREADS, 1) {
 		}
 		__syncwarp();
 		const i64 seen = min(g.keys, i + 1);
-		for (i64 j0 = 0; j0 < seen; j0 += 32) {
+		for (i64 j0 = a.start.p ? first_key(a.start, row, i) : 0; j0 < seen; j0 += 32) {
 			const i64 j = j0 + lane;
 			float weight = 0.0f;
 			if (j < seen)

@@ -4,7 +4,7 @@
 #include "attention.cuh"
 
 struct AttentionGradArgs {
-	Tensor dout, q, k, v, o, lse;
+	Tensor dout, q, k, v, o, lse, start;
 	Casts dq, dk, dv;
 	Geometry g;
 	float *scratch; // DOut·O, like LSE
@@ -21,14 +21,31 @@ __device__ inline void copy4(float *to, const float *from, bool inside) {
 
 // Keys is a block of _kv_: KEY_BLOCK keys of a key head. It iterates over the queries of
 // all heads that share it, head by head, STEP at a time.
-template <int D, int STEP> struct Keys {
+template <int D, int STEP, bool DOCUMENTS> struct Keys {
 	i64 key_head, sequence, j0, key;
 	int rows, steps, all;
 
 	__device__ Keys(const AttentionGradArgs &a)
 		: key_head(blockIdx.x % a.g.key_heads), sequence(blockIdx.x / a.g.key_heads), j0((i64)blockIdx.y * KEY_BLOCK),
 		  key(sequence * a.g.keys + j0), rows((int)min((i64)KEY_BLOCK, a.g.keys - j0)),
-		  steps((int)(a.g.queries - j0 + STEP - 1) / STEP), all(steps * (int)a.g.heads_per_key_head()) {}
+		  steps((int)(last(a) - j0 + STEP - 1) / STEP), all(steps * (int)a.g.heads_per_key_head()) {}
+
+	// last returns the end of the queries that see a key of the block: the first whose
+	// document begins after the block.
+	__device__ i64 last(const AttentionGradArgs &a) const {
+		i64 high = a.g.queries;
+		if (!DOCUMENTS)
+			return high;
+		i64 low = min(high, j0 + KEY_BLOCK);
+		while (low < high) {
+			const i64 i = (low + high) / 2;
+			if (first_key(a.start, sequence * a.g.queries + i, i) < j0 + KEY_BLOCK)
+				low = i + 1;
+			else
+				high = i;
+		}
+		return low;
+	}
 
 	__device__ const bf16 *k(const AttentionGradArgs &a) const { return (const bf16 *)a.k.p + key * a.k.ld + key_head * D; }
 	__device__ const bf16 *v(const AttentionGradArgs &a) const { return (const bf16 *)a.v.p + key * a.v.ld + key_head * D; }
@@ -66,7 +83,7 @@ template <int D, int STEP> struct Keys {
 	// to_weights replaces the scores of a warp's keys, of which row is the first, with a
 	// step's queries by weights. Rows after the last query are zero in Q and dOut, so
 	// they add zero.
-	template <int MT> __device__ void to_weights(float (*p)[STEP / 8][4], const float *lse, int row, const Step &s) const {
+	template <int MT> __device__ void to_weights(float (*p)[STEP / 8][4], const AttentionGradArgs &a, const float *lse, int row, const Step &s) const {
 		constexpr float scale2 = score_scale<D>() * LOG2E;
 		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -79,8 +96,10 @@ template <int D, int STEP> struct Keys {
 				for (int c = 0; c < 4; c++)
 					p[m][n][c] = fast_exp2(p[m][n][c] * scale2 - base[c % 2]);
 		}
+		if (DOCUMENTS)
+			mask_documents<MT>(p, a, row, s);
 		if (s.i0 >= KEY_BLOCK)
-			return; // every query sees every key
+			return; // no query precedes a key
 		const int ahead = s.i0 + 2 * t - row - g; // of a thread's first element
 #pragma unroll
 		for (int m = 0; m < MT; m++)
@@ -90,6 +109,27 @@ template <int D, int STEP> struct Keys {
 				for (int c = 0; c < 4; c++)
 					if (m * 16 + c / 2 * 8 - n * 8 - c % 2 > ahead)
 						p[m][n][c] = 0.0f;
+	}
+
+	// mask_documents sets the weights of keys before a query's first key to 0.
+	template <int MT> __device__ void mask_documents(float (*p)[STEP / 8][4], const AttentionGradArgs &a, int row, const Step &s) const {
+		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, end = n(a, s) - 1;
+		const i64 first = j0 + s.i0, query = sequence * a.g.queries + first;
+		if (first_key(a.start, query + end, first + end) <= j0 + row)
+			return; // nor that of the earlier queries
+#pragma unroll
+		for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				const int i = min(n * 8 + 2 * t + e, end);
+				const int hidden = first_key(a.start, query + i, first + i) - (int)j0 - row - g;
+#pragma unroll
+				for (int m = 0; m < MT; m++)
+#pragma unroll
+					for (int c = 0; c < 2; c++)
+						if (m * 16 + c * 8 < hidden)
+							p[m][n][2 * c + e] = 0.0f;
+			}
 	}
 
 	// to_score_grads replaces gradients of weights by gradients of scores, without the
@@ -135,15 +175,15 @@ template <int D, int STEP> struct Keys {
 
 // GradQueries is a block of _q_: QUERY_BLOCK queries of a head. It iterates over the keys
 // that they see, STEP at a time. A warp has MT · 16 queries.
-template <int D, int STEP, int MT> struct GradQueries {
+template <int D, int STEP, int MT, bool DOCUMENTS> struct GradQueries {
 	i64 head, sequence, i0, query, key_col;
-	int rows, keys, steps;
+	int rows, keys, begin, steps; // steps [begin, steps)
 	float base[MT][2], dot[MT][2]; // of a thread's rows: LSE in log2 units, and DOut·O
 
 	__device__ GradQueries(const AttentionGradArgs &a)
 		: head(blockIdx.x % a.g.heads), sequence(blockIdx.x / a.g.heads), i0((i64)(gridDim.y - 1 - blockIdx.y) * QUERY_BLOCK),
 		  query(sequence * a.g.queries + i0), key_col(head / a.g.heads_per_key_head() * D), rows((int)min((i64)QUERY_BLOCK, a.g.queries - i0)),
-		  keys((int)a.g.keys), steps(((int)min(a.g.keys, i0 + rows) + STEP - 1) / STEP) {
+		  keys((int)a.g.keys), begin(start(a, 0) / STEP), steps(((int)min(a.g.keys, i0 + rows) + STEP - 1) / STEP) {
 #pragma unroll
 		for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -154,6 +194,10 @@ template <int D, int STEP, int MT> struct GradQueries {
 			}
 	}
 
+	// start returns the first key that a query of the block sees, as in Queries.
+	__device__ int start(const AttentionGradArgs &a, int row) const {
+		return DOCUMENTS ? first_key(a.start, query + min(row, rows - 1), i0 + min(row, rows - 1)) : 0;
+	}
 	// row returns the warp's first row.
 	__device__ static int row() { return threadIdx.x / 32 * MT * 16; }
 	__device__ const bf16 *queries(const Tensor &x) const { return (const bf16 *)x.p + query * x.ld + head * D; }
@@ -164,7 +208,7 @@ template <int D, int STEP, int MT> struct GradQueries {
 	__device__ int n(int at) const { return min(STEP, keys - at * STEP); }
 
 	// to_weights replaces scores with the keys of a step by weights.
-	__device__ void to_weights(float (*p)[STEP / 8][4], int at) const {
+	__device__ void to_weights(float (*p)[STEP / 8][4], const AttentionGradArgs &a, int at) const {
 		constexpr float scale2 = score_scale<D>() * LOG2E;
 		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 		const int j0 = at * STEP - (int)i0; // relative to the first query
@@ -175,8 +219,10 @@ template <int D, int STEP, int MT> struct GradQueries {
 #pragma unroll
 				for (int c = 0; c < 4; c++)
 					p[m][n][c] = fast_exp2(p[m][n][c] * scale2 - base[m][c / 2]);
+		if (DOCUMENTS && start(a, row() + MT * 16 - 1) > at * STEP)
+			mask_documents(p, a, at);
 		if (j0 + STEP <= row())
-			return; // the warp's queries see every key
+			return; // no query of the warp precedes a key
 		const int ahead = row() + g - j0 - 2 * t; // of a thread's first element
 #pragma unroll
 		for (int m = 0; m < MT; m++)
@@ -186,6 +232,23 @@ template <int D, int STEP, int MT> struct GradQueries {
 				for (int c = 0; c < 4; c++)
 					if (n * 8 + c % 2 - m * 16 - c / 2 * 8 > ahead)
 						p[m][n][c] = 0.0f;
+	}
+
+	// mask_documents sets the weights of keys before a query's first key to 0.
+	__device__ void mask_documents(float (*p)[STEP / 8][4], const AttentionGradArgs &a, int at) const {
+		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				const int hidden = start(a, row() + m * 16 + g + 8 * i) - at * STEP - 2 * t;
+#pragma unroll
+				for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+					for (int e = 0; e < 2; e++)
+						if (n * 8 + e < hidden)
+							p[m][n][2 * i + e] = 0.0f;
+			}
 	}
 
 	// to_score_grads replaces gradients of weights by gradients of scores, without the

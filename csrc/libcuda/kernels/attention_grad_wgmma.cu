@@ -19,7 +19,7 @@ const int STEP = 64;   // queries, or keys, of a stage
 const int STAGES = 3;  // being copied, in use, and the previous one, which pending wgmma may still read
 const int THREADS = 256;
 
-template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Result::Shared shared[2]) {
+template <int D, bool DOCUMENTS> __device__ inline void grad_keys(const AttentionGradArgs &a, Result::Shared shared[2]) {
 	typedef PanelTile<D, KEY_BLOCK> KTile;
 	typedef PanelTile<D, STEP> QTile;
 	DYNAMIC_SHARED(bf16, start);
@@ -27,10 +27,10 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 	const KTile k = {memory}, v = {memory + KTile::SIZE};
 	bf16 *stages = memory + 2 * KTile::SIZE; // Q, then dOut, of each stage
 	float *vectors = (float *)(stages + 2 * STAGES * QTile::SIZE); // LSE, then DOut·O
-	const Keys<D, STEP> b(a);
+	const Keys<D, STEP, DOCUMENTS> b(a);
 	const int row = threadIdx.x / 32 * 16, first_row = warpgroup_row();
 
-	const auto load = [&](int at, const typename Keys<D, STEP>::Step &s) {
+	const auto load = [&](int at, const typename Keys<D, STEP, DOCUMENTS>::Step &s) {
 		const int n = b.n(a, s), stage = at % STAGES;
 		const QTile q = {stages + stage * 2 * QTile::SIZE}, dout = {q.p + QTile::SIZE};
 		q.template load<THREADS>(b.queries(a, a.q, s), a.q.ld, n);
@@ -45,7 +45,7 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 	clear<1>(sum_v);
 	k.template load<THREADS>(b.k(a), a.k.ld, b.rows);
 	v.template load<THREADS>(b.v(a), a.v.ld, b.rows);
-	typename Keys<D, STEP>::Step now, next = b.first(a);
+	typename Keys<D, STEP, DOCUMENTS>::Step now, next = b.first(a);
 	load(0, next);
 	for (int at = 0; at < b.all; at++) {
 		wait_for<0>();
@@ -66,7 +66,7 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 		begin_rows(d, v, first_row, dout);
 		wgmma_commit();
 		wgmma_wait<1>(p, sum_k, sum_v);
-		b.template to_weights<1>(p, lse, row, now);
+		b.template to_weights<1>(p, a, lse, row, now);
 		pack(wp, p);
 		wgmma_fence();
 		begin_weights(sum_v, wp, dout);
@@ -84,22 +84,32 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 
 KERNEL(attention_grad_kv_wgmma_64, AttentionGradArgs, 256, 1) {
 	__shared__ Result::Shared shared[2];
-	grad_keys<64>(a, shared);
+	grad_keys<64, false>(a, shared);
+}
+
+KERNEL(attention_grad_kv_wgmma_documents_64, AttentionGradArgs, 256, 1) {
+	__shared__ Result::Shared shared[2];
+	grad_keys<64, true>(a, shared);
 }
 
 KERNEL(attention_grad_kv_wgmma_128, AttentionGradArgs, 256, 1) {
 	__shared__ Result::Shared shared[2];
-	grad_keys<128>(a, shared);
+	grad_keys<128, false>(a, shared);
 }
 
-template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a, Result::Shared &shared) {
+KERNEL(attention_grad_kv_wgmma_documents_128, AttentionGradArgs, 256, 1) {
+	__shared__ Result::Shared shared[2];
+	grad_keys<128, true>(a, shared);
+}
+
+template <int D, bool DOCUMENTS> __device__ inline void grad_queries(const AttentionGradArgs &a, Result::Shared &shared) {
 	typedef PanelTile<D, QUERY_BLOCK> QTile;
 	typedef PanelTile<D, STEP> KTile;
 	DYNAMIC_SHARED(bf16, start);
 	bf16 *memory = begin_at_pattern(start);
 	const QTile q = {memory}, dout = {memory + QTile::SIZE};
 	bf16 *stages = memory + 2 * QTile::SIZE; // K, then V, of each stage
-	const GradQueries<D, STEP, 1> b(a);
+	const GradQueries<D, STEP, 1, DOCUMENTS> b(a);
 
 	const auto load = [&](int at) {
 		const KTile k = {stages + at % STAGES * 2 * KTile::SIZE}, v = {k.p + KTile::SIZE};
@@ -114,12 +124,12 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 	q.template load<THREADS>(b.queries(a.q), a.q.ld, b.rows);
 	dout.template load<THREADS>(b.queries(a.dout), a.dout.ld, b.rows);
 	commit();
-	load(0);
+	load(b.begin);
 	wait_for<1>();
 	__syncthreads();
 	q.read(qs, b.row());
 	dout.read(douts, b.row());
-	for (int at = 0; at < b.steps; at++) {
+	for (int at = b.begin; at < b.steps; at++) {
 		wait_for<0>();
 		fence_proxy();
 		__syncthreads(); // the stage is loaded, and no thread reads the one before the last
@@ -134,7 +144,7 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 		begin_rows<D, STEP>(d, douts, v);
 		wgmma_commit();
 		wgmma_wait<1>(p, sum);
-		b.to_weights(p, at);
+		b.to_weights(p, a, at);
 		settle<STEP / 2>(p[0][0]);
 		wgmma_wait<0>(d);
 		b.to_score_grads(d, p);
@@ -149,10 +159,20 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 
 KERNEL(attention_grad_q_wgmma_64, AttentionGradArgs, 256, 1) {
 	__shared__ Result::Shared shared;
-	grad_queries<64>(a, shared);
+	grad_queries<64, false>(a, shared);
+}
+
+KERNEL(attention_grad_q_wgmma_documents_64, AttentionGradArgs, 256, 1) {
+	__shared__ Result::Shared shared;
+	grad_queries<64, true>(a, shared);
 }
 
 KERNEL(attention_grad_q_wgmma_128, AttentionGradArgs, 256, 1) {
 	__shared__ Result::Shared shared;
-	grad_queries<128>(a, shared);
+	grad_queries<128, false>(a, shared);
+}
+
+KERNEL(attention_grad_q_wgmma_documents_128, AttentionGradArgs, 256, 1) {
+	__shared__ Result::Shared shared;
+	grad_queries<128, true>(a, shared);
 }

@@ -14,15 +14,15 @@
 #include "attention.cuh"
 #include "wgmma.cuh"
 
-template <int D> __device__ inline void attend(const AttentionArgs &a, Result::Shared &shared) {
+template <int D, bool DOCUMENTS> __device__ inline void attend(const AttentionArgs &a, Result::Shared &shared) {
 	const int N = 128, THREADS = 256;
 	typedef PanelTile<D, QUERY_BLOCK> QTile;
 	typedef PanelTile<D, N> KTile;
 	DYNAMIC_SHARED(bf16, start);
 	bf16 *memory = begin_at_pattern(start);
 	const QTile q = {memory};
-	const Queries<D> b(a);
-	const int steps = (b.seen + N - 1) / N, row = threadIdx.x / 32 * 16, first_row = warpgroup_row();
+	const Queries<D, DOCUMENTS> b(a);
+	const int begin = b.start(a, 0) / N, steps = (b.seen + N - 1) / N, row = threadIdx.x / 32 * 16, first_row = warpgroup_row();
 	const auto k = [&](int at) { return KTile{memory + QTile::SIZE + at % 2 * KTile::SIZE}; };
 	const auto v = [&](int at) { return KTile{memory + QTile::SIZE + (2 + at % 2) * KTile::SIZE}; };
 	const auto load_k = [&](int at) { k(at).template load<THREADS>(b.k(a) + (i64)at * N * a.k.ld, a.k.ld, min(N, b.keys - at * N)); };
@@ -34,23 +34,23 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 	clear<1>(o);
 
 	q.template load<THREADS>(b.q(a), a.q.ld, b.rows);
-	load_k(0);
+	load_k(begin);
 	commit();
-	load_v(0);
-	if (steps > 1)
-		load_k(1);
+	load_v(begin);
+	if (steps > begin + 1)
+		load_k(begin + 1);
 	commit();
 	wait_for<1>();
 	fence_proxy();
 	__syncthreads();
 	wgmma_fence();
-	begin_rows(s, q, first_row, k(0));
+	begin_rows(s, q, first_row, k(begin));
 	wgmma_commit();
 	wgmma_wait<0>(s);
-	softmax.template mask<N>(s, b, row, 0);
+	softmax.template mask<N>(s, a, b, row, begin * N);
 	softmax.template to_weights<N>(s, correction); // no sums to correct yet
 	pack(w, s);
-	for (int at = 0; at + 1 < steps; at++) {
+	for (int at = begin; at + 1 < steps; at++) {
 		wait_for<0>();
 		fence_proxy();
 		__syncthreads(); // V and the next K are loaded, and no thread reads K or the last V
@@ -64,7 +64,7 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 		begin_weights(o, w, v(at));
 		wgmma_commit();
 		wgmma_wait<1>(s);
-		softmax.template mask<N>(s, b, row, (at + 1) * N);
+		softmax.template mask<N>(s, a, b, row, (at + 1) * N);
 		softmax.template to_weights<N>(s, correction);
 		settle<2>(softmax.total[0]);
 		wgmma_wait<0>(o);
@@ -83,10 +83,20 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 
 KERNEL(attention_wgmma_64, AttentionArgs, 256, 1) {
 	__shared__ Result::Shared shared;
-	attend<64>(a, shared);
+	attend<64, false>(a, shared);
+}
+
+KERNEL(attention_wgmma_documents_64, AttentionArgs, 256, 1) {
+	__shared__ Result::Shared shared;
+	attend<64, true>(a, shared);
 }
 
 KERNEL(attention_wgmma_128, AttentionArgs, 256, 1) {
 	__shared__ Result::Shared shared;
-	attend<128>(a, shared);
+	attend<128, false>(a, shared);
+}
+
+KERNEL(attention_wgmma_documents_128, AttentionArgs, 256, 1) {
+	__shared__ Result::Shared shared;
+	attend<128, true>(a, shared);
 }

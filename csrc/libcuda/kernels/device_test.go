@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -275,10 +276,38 @@ func testCopies(t *testing.T) {
 	}
 }
 
-type heads struct{ batch, queries, keys, heads, keyHeads, dim, position int }
+type heads struct {
+	batch, queries, keys, heads, keyHeads, dim, position int
+
+	documents []int // lengths, in every sequence; nil: no operand Start
+}
 
 func (h heads) String() string {
-	return fmt.Sprintf("%dx%d-keys%d-heads%d.%d-dim%d-at%d", h.batch, h.queries, h.keys, h.heads, h.keyHeads, h.dim, h.position)
+	return fmt.Sprintf("%dx%d-keys%d-heads%d.%d-dim%d-at%d-documents%d", h.batch, h.queries, h.keys, h.heads, h.keyHeads, h.dim, h.position, len(h.documents))
+}
+
+// start declares an operand Start; it returns nil without documents.
+func (h heads) start(v *backend.Vars) *backend.Tensor {
+	if h.documents == nil {
+		return nil
+	}
+	return v.Tensor(backend.Input, "start", fp8.I32, h.batch, h.queries)
+}
+
+func (h heads) writeStart(s *side) {
+	var raw []byte
+	for range h.batch {
+		first := 0
+		for _, n := range h.documents {
+			for range n {
+				raw = binary.LittleEndian.AppendUint32(raw, uint32(first))
+			}
+			first += n
+		}
+	}
+	if raw != nil {
+		s.write("start", raw)
+	}
 }
 
 // casts returns casts that a layer may need, and plain FP32.
@@ -340,13 +369,18 @@ const weights = 0x1p-9
 
 func testAttention(t *testing.T, device string) {
 	for _, h := range []heads{
-		{2, 150, 150, 4, 2, 64, 0},
-		{1, 131, 131, 2, 1, 128, 0},
-		{2, 5, 200, 2, 1, 128, 190}, // a cache longer than the visible keys
-		{1, 1, 64, 4, 4, 64, 63},
-		{1, 63, 63, 1, 1, 64, 0},
-		{1, 65, 450, 2, 2, 64, 385},   // a block, and one query
-		{1, 130, 600, 2, 1, 128, 450}, // more blocks of keys than fit in shared memory
+		{2, 150, 150, 4, 2, 64, 0, nil},
+		{1, 131, 131, 2, 1, 128, 0, nil},
+		{2, 5, 200, 2, 1, 128, 190, nil}, // a cache longer than the visible keys
+		{1, 1, 64, 4, 4, 64, 63, nil},
+		{1, 63, 63, 1, 1, 64, 0, nil},
+		{1, 65, 450, 2, 2, 64, 385, nil},   // a block, and one query
+		{1, 130, 600, 2, 1, 128, 450, nil}, // more blocks of keys than fit in shared memory
+		{2, 150, 150, 4, 2, 64, 0, []int{128, 1, 21}},
+		{1, 131, 131, 2, 1, 128, 0, []int{131}},
+		{1, 420, 420, 2, 1, 128, 0, []int{1, 63, 64, 127, 130, 35}},
+		{2, 420, 420, 1, 1, 64, 0, []int{310, 110}},
+		{1, 130, 130, 1, 1, 64, 0, slices.Repeat([]int{1}, 130)},
 	} {
 		t.Run(h.String(), func(t *testing.T) {
 			rows, cols := h.batch*h.queries, h.heads*h.dim
@@ -355,8 +389,13 @@ func testAttention(t *testing.T, device string) {
 					return v.Tensor(backend.Stash, name, d, shape...)
 				}
 				k, val := tensor("k", fp8.BF16, h.batch*h.keys, h.keyHeads*h.dim), tensor("v", fp8.BF16, h.batch*h.keys, h.keyHeads*h.dim)
+				control := v.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+				start := h.start(v)
+				if start != nil {
+					control = nil
+				}
 				p.Add(&backend.Attention{
-					Q: tensor("q", fp8.BF16, rows, cols), K: k, V: val, Control: v.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords),
+					Q: tensor("q", fp8.BF16, rows, cols), K: k, V: val, Control: control, Start: start,
 					Out: casts(v, "out", rows, cols), LSE: tensor("lse", fp8.F32, h.batch*h.heads, h.queries),
 					Batch: h.batch, HeadDim: h.dim,
 				})
@@ -369,6 +408,7 @@ func testAttention(t *testing.T, device string) {
 				s.write("v", normal(rng, h.batch*h.keys*h.keyHeads*h.dim))
 				control := backend.Control{Position: int32(h.position)}
 				s.write("step.control", control.AppendTo(nil))
+				h.writeStart(s)
 				require.NoError(t, s.run.Run(t.Context()))
 			}
 			agree(t, want, got, "out", rows, cols, weights)
@@ -381,7 +421,13 @@ func testAttention(t *testing.T, device string) {
 }
 
 func testAttentionGrad(t *testing.T, device string) {
-	for _, h := range []heads{{2, 140, 140, 4, 2, 64, 0}, {1, 150, 150, 2, 1, 128, 0}, {1, 17, 17, 2, 2, 64, 0}, {2, 65, 65, 3, 1, 128, 0}, {1, 330, 330, 2, 1, 128, 0}} {
+	for _, h := range []heads{{2, 140, 140, 4, 2, 64, 0, nil}, {1, 150, 150, 2, 1, 128, 0, nil}, {1, 17, 17, 2, 2, 64, 0, nil}, {2, 65, 65, 3, 1, 128, 0, nil}, {1, 330, 330, 2, 1, 128, 0, nil},
+		{2, 150, 150, 4, 2, 64, 0, []int{128, 1, 21}},
+		{1, 131, 131, 2, 1, 128, 0, []int{131}},
+		{1, 420, 420, 2, 1, 128, 0, []int{1, 63, 64, 127, 130, 35}},
+		{2, 420, 420, 2, 1, 64, 0, []int{310, 110}},
+		{1, 200, 200, 2, 1, 64, 0, []int{90, 5, 105}},
+	} {
 		t.Run(h.String(), func(t *testing.T) {
 			rows, cols, keyCols := h.batch*h.queries, h.heads*h.dim, h.keyHeads*h.dim
 			record := func(v *backend.Vars, p *backend.Program) {
@@ -389,10 +435,11 @@ func testAttentionGrad(t *testing.T, device string) {
 					return v.Tensor(backend.Stash, name, d, shape...)
 				}
 				q, k, val := tensor("q", fp8.BF16, rows, cols), tensor("k", fp8.BF16, rows, keyCols), tensor("v", fp8.BF16, rows, keyCols)
+				start := h.start(v)
 				o, lse := tensor("o", fp8.BF16, rows, cols), tensor("lse", fp8.F32, h.batch*h.heads, h.queries)
-				p.Add(&backend.Attention{Q: q, K: k, V: val, Out: []backend.Cast{{Out: o}}, LSE: lse, Batch: h.batch, HeadDim: h.dim})
+				p.Add(&backend.Attention{Q: q, K: k, V: val, Out: []backend.Cast{{Out: o}}, LSE: lse, Start: start, Batch: h.batch, HeadDim: h.dim})
 				p.Add(&backend.AttentionGrad{
-					DOut: tensor("dout", fp8.BF16, rows, cols), Q: q, K: k, V: val, O: o, LSE: lse,
+					DOut: tensor("dout", fp8.BF16, rows, cols), Q: q, K: k, V: val, O: o, LSE: lse, Start: start,
 					DQ: casts(v, "dq", rows, cols), DK: casts(v, "dk", rows, keyCols), DV: casts(v, "dv", rows, keyCols),
 					Batch: h.batch, HeadDim: h.dim,
 				})
@@ -404,6 +451,7 @@ func testAttentionGrad(t *testing.T, device string) {
 				s.write("k", normal(rng, rows*keyCols))
 				s.write("v", normal(rng, rows*keyCols))
 				s.write("dout", normal(rng, rows*cols))
+				h.writeStart(s)
 				require.NoError(t, s.run.Run(t.Context()))
 			}
 			agree(t, want, got, "dq", rows, cols, 2*weights)

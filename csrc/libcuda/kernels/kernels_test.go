@@ -45,10 +45,10 @@ func everyLaunch(rows, cols int) (list []Launches) {
 	list = append(list, updates)
 	layouts, _, _ := ScaleLayout(StoredScales{Count: rows, Bytes: 1}, StoredScales{}, 0, 0)
 	list = append(list, layouts)
-	for _, by := range []AttentionShape{{}, {Fast: true}, {Fast: true, WGMMA: true}} {
+	for _, by := range []AttentionShape{{}, {Fast: true}, {Fast: true, WGMMA: true}, {Fast: true, Documents: true}, {Fast: true, WGMMA: true, Documents: true}} {
 		for _, dim := range []int{64, 128} {
-			s := AttentionShape{Batch: 1, Queries: rows, Keys: rows, Heads: 2, KeyHeads: 1, HeadDim: dim, Fast: by.Fast, WGMMA: by.WGMMA}
-			list = append(list, Attention(s), AttentionGrad(s))
+			by.Batch, by.Queries, by.Keys, by.Heads, by.KeyHeads, by.HeadDim = 1, rows, rows, 2, 1, dim
+			list = append(list, Attention(by), AttentionGrad(by))
 		}
 	}
 	return list
