@@ -28,7 +28,7 @@ var documentCases = []struct {
 	attentionShape
 	documents
 }{
-	{attentionShape{1, 1, 1, 1, 1, 4}, documents{{1}}},
+	{attentionShape{2, 3, 3, 1, 1, 8}, documents{{1, 2}, {3}}},
 	{attentionShape{2, 9, 9, 4, 2, 8}, documents{{1, 1, 3, 4}, {9}}},
 	{attentionShape{3, 40, 40, 2, 2, 6}, documents{{32, 8}, {31, 1, 8}, {33, 7}}},
 	{attentionShape{2, 300, 300, 2, 1, 8}, documents{{64, 64, 1, 127, 44}, {200, 100}}},

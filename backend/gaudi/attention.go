@@ -73,10 +73,36 @@ func ofRows(v value) []uint64 {
 
 func (h heads) scale() float32 { return float32(1 / math.Sqrt(float64(h.size))) }
 
+// hiddenScore is added to the score of a key that a query does not see: the lowest BF16 value,
+// as in Hugging Face's masks. Adding it to a score gives no infinity.
+var hiddenScore = -math.Float32frombits(0x7f7f0000)
+
+// mask returns what the kernels add to the scores instead of a causal mask: 0 for the keys
+// from start on to the query, else hiddenScore. q is from queries, and the mask has its rank,
+// with size 1 for the heads. It is absent if start is nil.
+func (h heads) mask(b *builder, start *backend.Tensor, q value) value {
+	if start == nil {
+		return absent
+	}
+	rows := q.sizes[1]
+	sizes := func(keys, queries, batch uint64) []uint64 {
+		list := []uint64{keys, queries, 1, batch}
+		if len(q.sizes) == 5 {
+			list = []uint64{keys, queries, 1, 1, batch}
+		}
+		return list
+	}
+	first := b.cast(b.reshape(b.in(start), sizes(1, rows, uint64(h.batch))...), libsynapse.F32)
+	key, query := b.arange(int(rows), sizes(rows, 1, 1)...), b.arange(int(rows), sizes(1, rows, 1)...)
+	hidden := b.constant(hiddenScore)
+	mask := b.where(b.lessEqual(key, query), b.constant(0), hidden)
+	return b.cast(b.where(b.lessEqual(first, key), mask, hidden), h.typ)
+}
+
 var _ = implement((*builder).attention)
 
 // attention of a sequence over itself is SynapseAI's kernel that does not store the
-// scores, with operands and outputs as in PyTorch's bridge (SDPARecompFwd). Besides the
+// scores (with Start it reads a mask of their size, without heads), with operands and outputs as in PyTorch's bridge (SDPARecompFwd). Besides the
 // result it returns, per row, the largest score m in the type of the queries, and linv =
 // 1/Σ exp(score − m) in F32. The logarithm of Σ exp(score) is m − log(linv). The bridge's
 // use suggests, but no document says, that m is a scaled score and that the sum uses the
@@ -87,13 +113,13 @@ func (b *builder) attention(o *backend.Attention) error {
 	}
 	h := headsOf(o.Q, o.K, o.V, o.Batch, o.HeadDim)
 	q, k, v := h.queries(b, o.Q), h.keys(b, o.K), h.keys(b, o.V)
-	// No mask, no seed, and none of the seven scales of an FP8 attention.
-	in := []value{q, k, v, absent, absent, absent, absent, absent, absent, absent, absent, absent}
+	// No seed, and none of the seven scales of an FP8 attention.
+	in := []value{q, k, v, h.mask(b, o.Start, q), absent, absent, absent, absent, absent, absent, absent, absent}
 	outs := []value{{typ: h.typ, sizes: q.sizes}}
 	if o.LSE != nil {
 		outs = append(outs, value{typ: h.typ, sizes: ofRows(q)}, value{typ: libsynapse.F32, sizes: ofRows(q)})
 	}
-	params := libsynapse.SdpaParams(h.scale(), true, o.LSE == nil)
+	params := libsynapse.SdpaParams(h.scale(), o.Start == nil, o.LSE == nil)
 	outs = b.nodes("sdpa_recomp_fwd_"+h.typ.String(), params, outs, in...)
 	b.store(o.Out, h.joined(b, outs[0]))
 	if o.LSE != nil {
@@ -115,9 +141,9 @@ func (b *builder) attentionGrad(o *backend.AttentionGrad) error {
 	lse := b.reshape(b.f32(o.LSE), ofRows(q)...)
 	m := b.cast(lse, h.typ)
 	linv := b.exp(b.sub(b.cast(m, libsynapse.F32), lse))
-	// No mask before m and linv, no seed after them.
-	in := []value{h.queries(b, o.DOut), q, k, v, absent, m, linv, absent}
-	outs := b.nodes("sdpa_recomp_bwd_"+h.typ.String(), libsynapse.SdpaParams(h.scale(), true, false),
+	// No seed after m and linv.
+	in := []value{h.queries(b, o.DOut), q, k, v, h.mask(b, o.Start, q), m, linv, absent}
+	outs := b.nodes("sdpa_recomp_bwd_"+h.typ.String(), libsynapse.SdpaParams(h.scale(), o.Start == nil, false),
 		[]value{{typ: h.typ, sizes: q.sizes}, {typ: h.typ, sizes: k.sizes}, {typ: h.typ, sizes: v.sizes}}, in...)
 	for i, casts := range [][]backend.Cast{o.DQ, o.DK, o.DV} {
 		b.store(casts, h.joined(b, outs[i]))

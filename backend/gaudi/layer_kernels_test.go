@@ -1,6 +1,7 @@
 package gaudi
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -176,22 +177,34 @@ func batchGemmKernel(_ *launch, _ string, params []byte, in, out []*array) error
 func (a *array) elems() uint64 { return value{sizes: a.sizes}.elems() }
 
 // causal checks the operand types and parameters that the attention kernels share, and
-// returns the scale of the scores.
-func causal(suffix string, params []byte, in ...*array) (scale float64, err error) {
-	if len(params) != 32 || params[4] != 1 {
-		return 0, fmt.Errorf("%d bytes of parameters, or not causal", len(params))
+// returns the scale of the scores. A mask replaces causality.
+func causal(suffix string, params []byte, mask *array, in ...*array) (scale float64, err error) {
+	if len(params) != 32 || params[4] == 1 != (mask == nil) {
+		return 0, fmt.Errorf("%d bytes of parameters, or not either causal or with a mask", len(params))
+	}
+	if mask != nil {
+		in = append(in, mask)
 	}
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(params))), wants(suffix, len(in), in)
+}
+
+// visible returns the number of keys of query i: those up to it, or all, of which a mask
+// hides some.
+func visible(i, rows int, mask *array) int {
+	if mask != nil {
+		return rows
+	}
+	return i + 1
 }
 
 // attentionKernel has operands and outputs as in PyTorch's bridge. It rounds m before the
 // sum, which the bridge suggests, and rounds the probabilities in BF16.
 func attentionKernel(l *launch, suffix string, params []byte, in, out []*array) error {
-	if len(in) != 12 || slices.ContainsFunc(in[3:], func(a *array) bool { return a != nil }) {
+	if len(in) != 12 || slices.ContainsFunc(in[4:], func(a *array) bool { return a != nil }) {
 		return fmt.Errorf("%d operands, or one that is too many", len(in))
 	}
-	q, k, v := in[0], in[1], in[2]
-	scale, err := causal(suffix, params, q, k, v, out[0])
+	q, k, v, mask := in[0], in[1], in[2], in[3]
+	scale, err := causal(suffix, params, mask, q, k, v, out[0])
 	if err != nil {
 		return err
 	}
@@ -203,10 +216,13 @@ func attentionKernel(l *launch, suffix string, params []byte, in, out []*array) 
 		return fmt.Errorf("m is %s%v, linv %s%v", out[1].typ, out[1].sizes, out[2].typ, out[2].sizes)
 	}
 	rows, width := int(q.sizes[1]), int(q.sizes[0])
-	return matrices(q.sizes, []*array{q, k, v, out[0]}, func(at []int) {
+	return matrices(q.sizes, []*array{q, k, v, out[0], cmp.Or(mask, q)}, func(at []int) {
 		for i := range rows {
-			scores := make([]float64, i+1)
+			scores := make([]float64, visible(i, rows, mask))
 			for j := range scores {
+				if mask != nil {
+					scores[j] = mask.x[at[4]+i*rows+j]
+				}
 				for c := range width {
 					scores[j] += scale * q.x[at[0]+i*width+c] * k.x[at[1]+j*width+c]
 				}
@@ -234,10 +250,10 @@ func attentionGradKernel(l *launch, suffix string, params []byte, in, out []*arr
 		return err
 	}
 	dOut, q, k, v, m, linv := in[0], in[1], in[2], in[3], in[5], in[6]
-	if in[4] != nil || in[7] != nil || linv.typ.String() != "f32" {
-		return fmt.Errorf("a mask or a seed, or linv is %s", linv.typ)
+	if in[7] != nil || linv.typ.String() != "f32" {
+		return fmt.Errorf("a seed, or linv is %s", linv.typ)
 	}
-	scale, err := causal(suffix, params, dOut, q, k, v, m, out[0], out[1], out[2])
+	scale, err := causal(suffix, params, in[4], dOut, q, k, v, m, out[0], out[1], out[2])
 	if err != nil {
 		return err
 	}
@@ -247,12 +263,16 @@ func attentionGradKernel(l *launch, suffix string, params []byte, in, out []*arr
 		}
 	}
 	rows, width := int(q.sizes[1]), int(q.sizes[0])
-	return matrices(q.sizes, []*array{q, k, v}, func(at []int) {
+	return matrices(q.sizes, []*array{q, k, v, cmp.Or(in[4], q)}, func(at []int) {
 		for i := range rows {
 			row, query := at[0]/width+i, at[0]+i*width
-			p, slope, mean := make([]float64, i+1), make([]float64, i+1), 0.0
+			seen := visible(i, rows, in[4])
+			p, slope, mean := make([]float64, seen), make([]float64, seen), 0.0
 			for j := range p {
 				score := 0.0
+				if in[4] != nil {
+					score = in[4].x[at[3]+i*rows+j]
+				}
 				for c := range width {
 					score += scale * q.x[query+c] * k.x[at[1]+j*width+c]
 					slope[j] += dOut.x[query+c] * v.x[at[2]+j*width+c]

@@ -48,13 +48,17 @@ static bool has_sizes(const operand *o, uint64_t inner, uint64_t rows, const ope
 	return true;
 }
 
-static const char *check_common(const call *c, const operand *q, const operand *k, const operand *v) {
+static const char *check_common(const call *c, const operand *q, const operand *k, const operand *v, const operand *mask) {
 	const sdpa_params *p = c->params;
 	const uint64_t time = k->sizes[1];
 	if (q->dims < 3)
 		return "q has fewer than 3 dimensions";
 	if (!has_sizes(k, q->sizes[0], time, q, true) || !has_sizes(v, v->sizes[0], time, q, true))
 		return "the sizes of k or v cannot be broadcast to q's";
+	if (mask && p->causal)
+		return "a mask excludes causal attention";
+	if (mask && (mask->type != q->type || !has_sizes(mask, time, q->sizes[1], q, true)))
+		return "the type or the sizes of the mask are not those of scores";
 	if (p->causal && q->sizes[1] != time)
 		return "causal attention needs equal times of q and k";
 	if (p->dropout.ratio != 0 || p->softmax_mode || p->flags)
@@ -67,12 +71,12 @@ static const operand *optional(const call *c, uint32_t i) { return i < c->ins ? 
 static const char *check_forward(const call *c) {
 	const operand *q = c->in[Q], *v = c->in[V];
 	const sdpa_params *p = c->params;
-	const char *reason = check_common(c, q, c->in[K], v);
+	const char *reason = check_common(c, q, c->in[K], v, optional(c, MASK));
 	if (reason)
 		return reason;
-	for (uint32_t i = MASK; i < c->ins; i++)
+	for (uint32_t i = MASK + 1; i < c->ins; i++)
 		if (c->in[i])
-			return "masks, seeds and scales are not implemented";
+			return "seeds and scales are not implemented";
 	if (!has_sizes(c->out[OUT], v->sizes[0], q->sizes[1], q, false))
 		return "the sizes of output and q differ";
 	if (p->inference)
@@ -88,11 +92,9 @@ static const char *check_backward(const call *c) {
 	const operand *q = c->in[GRAD_Q], *k = c->in[GRAD_K], *v = c->in[GRAD_V];
 	if (!optional(c, M) || !optional(c, LINV))
 		return "m or linv is missing";
-	const char *reason = check_common(c, q, k, v);
+	const char *reason = check_common(c, q, k, v, c->in[GRAD_MASK]);
 	if (reason)
 		return reason;
-	if (c->in[GRAD_MASK])
-		return "masks are not implemented";
 	if (!has_sizes(c->in[DO], v->sizes[0], q->sizes[1], q, false))
 		return "the sizes of the gradient and the output differ";
 	if (!has_sizes(c->in[M], 1, q->sizes[1], q, false) || !has_sizes(c->in[LINV], 1, q->sizes[1], q, false))
@@ -138,24 +140,29 @@ static void round_to(const operand *o, float *x, uint64_t n, bool gaudi3) {
 	free(rounded.data);
 }
 
-// scores returns the scores [time of q][time of k], -Inf where they are masked.
-static float *scores(const call *c, const operand *q, const operand *k, const uint64_t *batch) {
+// scores returns the scores [time of q][time of k] plus the mask, -Inf where causality hides
+// them.
+static float *scores(const call *c, const operand *q, const operand *k, const operand *mask, const uint64_t *batch) {
 	const sdpa_params *p = c->params;
 	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = q->sizes[0];
 	float *a = matrix(q, batch, c->gaudi3), *b = matrix(k, batch, c->gaudi3);
 	float *transposed = malloc(width * columns * sizeof *transposed), *s = calloc(rows * columns, sizeof *s);
 	transpose(transposed, b, columns, width);
+	float *added = mask ? matrix(mask, batch, c->gaudi3) : NULL;
 	add_matmul(s, a, transposed, rows, columns, width);
 	for (uint64_t i = 0; i < rows; i++)
 		for (uint64_t j = 0; j < columns; j++) {
 			float *x = &s[i * columns + j];
 			*x *= p->scale;
+			if (added)
+				*x += added[i * columns + j];
 			if (p->causal && j > i)
 				*x = -INFINITY;
 		}
 	free(a);
 	free(b);
 	free(transposed);
+	free(added);
 	return s;
 }
 
@@ -170,7 +177,7 @@ static void forward(void *data, uint64_t from, uint64_t to) {
 	float *out = malloc(rows * width * sizeof *out);
 	for (uint64_t i = from; i < to; i++) {
 		const uint64_t batch[] = {0, 0, i % n[2], i / n[2] % n[3], i / n[2] / n[3]};
-		float *s = scores(c, q, k, batch), *values = matrix(v, batch, c->gaudi3);
+		float *s = scores(c, q, k, optional(c, MASK), batch), *values = matrix(v, batch, c->gaudi3);
 		float *max = malloc(rows * sizeof *max), *inverse = malloc(rows * sizeof *inverse);
 		for (uint64_t r = 0; r < rows; r++) {
 			max[r] = -INFINITY;
@@ -210,7 +217,7 @@ static void add_gradients(const call *c, const uint64_t *batch, uint64_t index, 
 	const operand *q = c->in[GRAD_Q], *k = c->in[GRAD_K], *v = c->in[GRAD_V];
 	const sdpa_params *p = c->params;
 	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = q->sizes[0], depth = v->sizes[0], cells = rows * columns;
-	float *probability = scores(c, q, k, batch), *slope = calloc(cells, sizeof *slope);
+	float *probability = scores(c, q, k, c->in[GRAD_MASK], batch), *slope = calloc(cells, sizeof *slope);
 	float *transposed = malloc((cells > columns * depth ? cells : columns * depth) * sizeof *transposed);
 	float *mq = matrix(q, batch, c->gaudi3), *mk = matrix(k, batch, c->gaudi3), *mv = matrix(v, batch, c->gaudi3), *grad = matrix(c->in[DO], batch, c->gaudi3);
 	for (uint64_t r = 0; r < rows; r++) {

@@ -210,7 +210,9 @@ func TestRMSNorm(t *testing.T) {
 // query heads share keys and values.
 const width, rows, group, heads = 4, 6, 2, 3
 
-func attention(q, k, v []float64, scale float64, causal bool) []float64 {
+//
+// sees reports whether query i of a head sees key j.
+func attention(q, k, v []float64, scale float64, sees func(head, i, j int) bool) []float64 {
 	out := make([]float64, len(q))
 	for head := range heads * group {
 		shared := head / group * rows * width
@@ -219,7 +221,7 @@ func attention(q, k, v []float64, scale float64, causal bool) []float64 {
 			var weights [rows]float64
 			sum := 0.0
 			for j := range rows {
-				if causal && j > i {
+				if !sees(head/group, i, j) {
 					continue
 				}
 				weights[j] = math.Exp(scale * dot(q[at:at+width], k[shared+j*width:][:width]))
@@ -253,7 +255,12 @@ func TestAttention(t *testing.T) {
 	q, do := normal(random, width*rows*group*heads), normal(random, width*rows*group*heads)
 	k, v := normal(random, width*rows*heads), normal(random, width*rows*heads)
 	const scale = 0.5
-	for _, causal := range []bool{false, true} {
+	for name, sees := range map[string]func(head, i, j int) bool{
+		"all":    func(_, _, _ int) bool { return true },
+		"causal": func(_, i, j int) bool { return j <= i },
+		"mask":   func(head, i, j int) bool { return j <= i && (j >= 3 || i < 3+head%2) },
+	} {
+		causal := name == "causal"
 		for _, typ := range []uint32{typeF32, typeBF16} {
 			tolerance := 1e-5
 			g := s.graph(gaudi2)
@@ -267,18 +274,28 @@ func TestAttention(t *testing.T) {
 				tolerance = 0.03
 			}
 			queries, shared := []uint64{width, rows, group, heads}, []uint64{width, rows, 1, heads}
-			in := []*tensor{of(q, queries...), of(k, shared...), of(v, shared...)}
+			in := []*tensor{of(q, queries...), of(k, shared...), of(v, shared...), nil}
+			if name == "mask" {
+				var added []float32
+				for at := range rows * rows * heads {
+					added = append(added, 0)
+					if !sees(at/rows/rows, at/rows%rows, at%rows) {
+						added[at] = -math.Float32frombits(0x7f7f0000)
+					}
+				}
+				in[3] = of(added, rows, rows, 1, heads)
+			}
 			o, m, linv := g.out(typ, queries...), g.out(typ, 1, rows, group, heads), g.out(typeF32, 1, rows, group, heads)
 			suffix := suffixes[typ]
-			g.add("sdpa_recomp_fwd_"+suffix, sdpaParams(scale, causal, false), []*tensor{o, m, linv}, append(in, make([]*tensor, 9)...)...)
+			g.add("sdpa_recomp_fwd_"+suffix, sdpaParams(scale, causal, false), []*tensor{o, m, linv}, append(in, make([]*tensor, 8)...)...)
 			dq, dk, dv := g.out(typ, queries...), g.out(typ, shared...), g.out(typ, shared...)
-			g.add("sdpa_recomp_bwd_"+suffix, sdpaParams(scale, causal, false), []*tensor{dq, dk, dv}, of(do, queries...), in[0], in[1], in[2], nil, m, linv, nil, o)
+			g.add("sdpa_recomp_bwd_"+suffix, sdpaParams(scale, causal, false), []*tensor{dq, dk, dv}, of(do, queries...), in[0], in[1], in[2], in[3], m, linv, nil, o)
 			only := g.out(typ, queries...)
 			g.add("sdpa_recomp_fwd_"+suffix, sdpaParams(scale, causal, true), []*tensor{only}, in...)
 			g.run()
-			near(t, attention(wide(q), wide(k), wide(v), scale, causal), g.floatsOf(o), tolerance, "o")
+			near(t, attention(wide(q), wide(k), wide(v), scale, sees), g.floatsOf(o), tolerance, "o")
 			require.Equal(t, g.floatsOf(o), g.floatsOf(only))
-			loss := func(q, k, v []float64) float64 { return dot(attention(q, k, v, scale, causal), wide(do)) }
+			loss := func(q, k, v []float64) float64 { return dot(attention(q, k, v, scale, sees), wide(do)) }
 			near(t, slopes(wide(q), func(q []float64) float64 { return loss(q, wide(k), wide(v)) }), g.floatsOf(dq), 10*tolerance, "dq")
 			near(t, slopes(wide(k), func(k []float64) float64 { return loss(wide(q), k, wide(v)) }), g.floatsOf(dk), 10*tolerance, "dk")
 			near(t, slopes(wide(v), func(v []float64) float64 { return loss(wide(q), wide(k), v) }), g.floatsOf(dv), 10*tolerance, "dv")
@@ -310,7 +327,8 @@ func TestLayerRules(t *testing.T) {
 		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, true), operands{q}, operands{q, f32(4, 7, 2), f32(4, 7, 2)}}, // causal attention needs equal times
 		{"sdpa_recomp_fwd_f32", sdpaParams(1, false, true), operands{q}, operands{q, f32(4, 6, 3), f32(4, 6, 3)}},
 		{"sdpa_recomp_fwd_bf16", sdpaParams(1, false, false), operands{bf16(4, 6, 2), bf16(1, 6, 2), bf16(1, 6, 2)}, operands{bf16(4, 6, 2), bf16(4, 6, 2), bf16(4, 6, 2)}}, // linv is F32
-		{"sdpa_recomp_fwd_f32", sdpaParams(1, false, true), operands{q}, operands{q, q, q, f32(6, 6, 2)}},                                                                   // masks are not implemented
+		{"sdpa_recomp_fwd_f32", sdpaParams(1, false, true), operands{q}, operands{q, q, q, f32(6, 5, 2)}},                                                                   // a mask has the size of scores
+		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, true), operands{q}, operands{q, q, q, f32(6, 6, 2)}},                                                                    // a mask excludes causality
 		{"sdpa_recomp_bwd_f32", sdpaParams(1, false, false), operands{q, q, q}, operands{q, q, q, q}},
 	} {
 		g := s.graph(gaudi2)
