@@ -23,6 +23,9 @@ type Loader struct {
 	mixture mixture
 	row     int64 // rows that all ranks have read
 	before  Position
+	ignores bool // targets may be IgnoreTarget
+
+	inputs, targets []int32 // of a row, for Counted
 }
 
 // rows returns the rows of one source, without end. After an error its position is undefined.
@@ -74,8 +77,10 @@ func (c *Corpus) Loader(o LoaderOptions) (*Loader, error) {
 	if o.Rank < 0 || o.Rank >= o.Ranks {
 		return nil, fmt.Errorf("data: rank %d of %d ranks: the rank must be between 0 and %d", o.Rank, o.Ranks, o.Ranks-1)
 	}
-	l := &Loader{o: o}
+	l := &Loader{o: o, ignores: o.Packing}
 	if len(c.Sources) == 0 {
+		_, masks := c.Train.(masked)
+		l.ignores = l.ignores || masks
 		r, err := c.rows(c.Train, o, o.Seed)
 		l.sources = []rows{r}
 		return l, err
@@ -85,6 +90,8 @@ func (c *Corpus) Loader(o LoaderOptions) (*Loader, error) {
 		if err != nil {
 			return nil, fmt.Errorf("source %q: %w", s.Path, err)
 		}
+		_, masks := s.Train.(masked)
+		l.ignores = l.ignores || masks
 		l.sources = append(l.sources, r)
 		l.mixture.add(s.Weight)
 	}
@@ -146,6 +153,32 @@ func (l *Loader) read(n int, inputs, targets []int32) error {
 		l.row++
 	}
 	return l.skip(int64(l.o.Ranks-1-l.o.Rank) * int64(n))
+}
+
+// Counted returns how many targets of the next n rows of the global order, those of all ranks,
+// count in the loss: are not IgnoreTarget. The position stays. With Packing, or of data that leaves
+// prompts out, it reads these rows, so a rank reads the rows of all ranks.
+func (l *Loader) Counted(n int64) (counted int64, err error) {
+	if !l.ignores {
+		return n * int64(l.o.Seq), nil
+	}
+	if l.inputs == nil {
+		l.inputs, l.targets = make([]int32, l.o.Seq), make([]int32, l.o.Seq)
+	}
+	l.store(&l.before)
+	defer func() { l.moveTo(l.before) }()
+	for range n {
+		if err := l.source().next(l.inputs, l.targets); err != nil {
+			return 0, err
+		}
+		l.row++
+		for _, target := range l.targets {
+			if target != IgnoreTarget {
+				counted++
+			}
+		}
+	}
+	return counted, nil
 }
 
 // source returns the source of the next row.

@@ -12,6 +12,15 @@ import (
 	"octet/recipe"
 )
 
+// Windows are the windows of tokens that an Evaluator measures.
+type Windows struct {
+	Batch, Seq int // windows in a batch, tokens in a window
+	// Documents says that the documents of a window do not see each other in attention, as in
+	// training with data.attention = "document". EndOfText ends a document: see data.Corpus.
+	Documents bool
+	EndOfText int32
+}
+
 // ErrNoScales is wrapped by the error for a recipe that needs saved scales and weights
 // without them.
 var ErrNoScales = errors.New("saved scales")
@@ -22,8 +31,9 @@ type Evaluator struct {
 	*session
 	program               backend.Executable
 	tokens, targets, loss *backend.Tensor
-	batch, seq            int
-	ids, next             []int32         // of a batch: tokens and targets
+	windows               Windows
+	start                 *backend.Tensor // nil without Documents
+	ids, next, starts     []int32         // of a batch: tokens, targets, and starts of documents
 	last                  *backend.Tensor // logits after the last token of each window; nil if not asked for
 	// Sharpness is the mean of the function Sharpness over the windows of the last stream,
 	// without an incomplete one. Only the Evaluator of NewSharpnessEvaluator measures it.
@@ -41,32 +51,37 @@ const calibrationBatches = 16
 // recipe needs, as after a run with another recipe, NewEvaluator measures all of them in up
 // to 16 batches, spread evenly over the tokens of calibration; if that is nil, the error
 // wraps ErrNoScales. Other errors are about the model, the recipe, the weights or the device.
-func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int, calibration data.Tokens) (*Evaluator, error) {
-	return newEvaluator(ctx, c, r, w, dev, batch, seq, calibration, false)
+func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, windows Windows, calibration data.Tokens) (*Evaluator, error) {
+	return newEvaluator(ctx, c, r, w, dev, windows, calibration, false)
 }
 
 // NewSharpnessEvaluator is NewEvaluator for an Evaluator that also measures Sharpness.
-func NewSharpnessEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int, calibration data.Tokens) (*Evaluator, error) {
-	return newEvaluator(ctx, c, r, w, dev, batch, seq, calibration, true)
+func NewSharpnessEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, windows Windows, calibration data.Tokens) (*Evaluator, error) {
+	return newEvaluator(ctx, c, r, w, dev, windows, calibration, true)
 }
 
-func newEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int, calibration data.Tokens, sharpness bool) (*Evaluator, error) {
+func newEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, windows Windows, calibration data.Tokens, sharpness bool) (*Evaluator, error) {
 	s, err := newSession(c, r, dev.Spec())
 	if err != nil {
 		return nil, err
 	}
 	s.dev = dev
-	n := batch * seq
+	n := windows.Batch * windows.Seq
 	e := &Evaluator{
-		session: s, batch: batch, seq: seq, ids: make([]int32, n), next: make([]int32, n),
+		session: s, windows: windows, ids: make([]int32, n), next: make([]int32, n),
 		tokens:  s.vars.Tensor(backend.Input, "tokens", fp8.I32, n),
 		targets: s.vars.Tensor(backend.Input, "targets", fp8.I32, n),
 		loss:    s.vars.Tensor(backend.Output, "loss", fp8.F32, 1),
 	}
-	if sharpness {
-		e.last = s.vars.Tensor(backend.Output, "last", fp8.F32, batch, c.PaddedVocab())
+	if windows.Documents {
+		e.starts = make([]int32, n)
+		e.start = s.vars.Tensor(backend.Input, "start", fp8.I32, n)
 	}
-	p := s.pass("eval", batch, seq)
+	if sharpness {
+		e.last = s.vars.Tensor(backend.Output, "last", fp8.F32, windows.Batch, c.PaddedVocab())
+	}
+	p := s.pass("eval", windows.Batch, windows.Seq)
+	p.Start = e.start
 	p.Add(&backend.Sum{X: s.model.LossAndLast(p, e.tokens, e.targets, e.last), Out: e.loss})
 	scales, err := s.scales(w)
 	if !errors.Is(err, ErrNoScales) {
@@ -95,7 +110,7 @@ func newEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 // recordCalibrate records a forward with current scales, whose amaxes become the newest row
 // of the histories, and the scales that follow from these.
 func (e *Evaluator) recordCalibrate() *backend.Program {
-	p := e.model.Pass(e.vars.Program("calibrate"), nn.Calibrate, nn.Shape{Batch: e.batch, Seq: e.seq, Control: e.control})
+	p := e.model.Pass(e.vars.Program("calibrate"), nn.Calibrate, nn.Shape{Batch: e.windows.Batch, Seq: e.windows.Seq, Control: e.control, Start: e.start})
 	e.model.ClearMaxima(p)
 	e.model.CastWeights(p)
 	p.Add(&backend.Sum{X: e.model.Loss(p, e.tokens, e.targets), Out: e.loss})
@@ -119,14 +134,14 @@ func (e *Evaluator) Observe(ctx context.Context, stream data.Tokens, observe bac
 // spread feeds up to 16 batches, spread evenly over the stream, and calls run after each. It
 // returns the number of targets.
 func (e *Evaluator) spread(stream data.Tokens, run func() error) (targets int64, err error) {
-	sweep, err := data.NewSweep(stream, e.seq)
+	sweep, err := data.NewSweep(stream, e.windows.Seq)
 	if err != nil {
 		return 0, err
 	}
 	all := max(1, sweep.Targets()/int64(len(e.ids))) // without padding
 	batches := min(all, calibrationBatches)
 	for i := range batches {
-		n, err := e.feed(sweep, i*all/batches*int64(e.batch))
+		n, err := e.feed(sweep, i*all/batches*int64(e.windows.Batch))
 		if err == nil {
 			err = run()
 		}
@@ -147,6 +162,10 @@ func (e *Evaluator) feed(sweep *data.Sweep, first int64) (targets int, err error
 	if err == nil {
 		err = e.writeInts(e.targets, e.next)
 	}
+	if err == nil && e.start != nil {
+		data.Starts(e.starts, e.ids, e.windows.Seq, e.windows.EndOfText)
+		err = e.writeInts(e.start, e.starts)
+	}
 	return targets, err
 }
 
@@ -155,13 +174,13 @@ func (e *Evaluator) feed(sweep *data.Sweep, first int64) (targets int, err error
 // number of targets so far, the total number, and the mean so far. A non-finite loss is
 // an error.
 func (e *Evaluator) Evaluate(ctx context.Context, stream data.Tokens, report func(done, all int64, mean float64)) (float64, error) {
-	sweep, err := data.NewSweep(stream, e.seq)
+	sweep, err := data.NewSweep(stream, e.windows.Seq)
 	if err != nil {
 		return 0, err
 	}
 	total, done := 0.0, int64(0)
 	var sharp mean
-	for first := int64(0); first < sweep.Rows(); first += int64(e.batch) {
+	for first := int64(0); first < sweep.Rows(); first += int64(e.windows.Batch) {
 		n, err := e.feed(sweep, first)
 		if err != nil {
 			return 0, err

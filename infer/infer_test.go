@@ -83,7 +83,7 @@ func open(t *testing.T, name string) backend.Backend {
 
 func evaluate(t *testing.T, m trained, r recipe.Recipe, w infer.Weights, dev backend.Backend, stream data.Tokens, batch, seq int) (float64, error) {
 	t.Helper()
-	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), r, w, dev, batch, seq, nil)
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), r, w, dev, infer.Windows{Batch: batch, Seq: seq}, nil)
 	require.NoError(t, err)
 	return e.Evaluate(t.Context(), stream, nil)
 }
@@ -177,7 +177,7 @@ func TestCalibration(t *testing.T) {
 			c.Activation = nn.SmoothSwiGLU
 		}
 		lossOf := func(w infer.Weights, calibration data.Tokens) (float64, int64) {
-			e, err := infer.NewEvaluator(t.Context(), c, r, w, device(t), 4, 32, calibration)
+			e, err := infer.NewEvaluator(t.Context(), c, r, w, device(t), infer.Windows{Batch: 4, Seq: 32}, calibration)
 			require.NoError(t, err, name)
 			loss, err := e.Evaluate(t.Context(), m.val, nil)
 			require.NoError(t, err, name)
@@ -191,11 +191,11 @@ func TestCalibration(t *testing.T) {
 		require.Equal(t, first, again, name)
 		require.EqualValues(t, 4*32, tokens)
 
-		_, err = infer.NewEvaluator(t.Context(), c, r, m.weights, device(t), 4, 32, nil)
+		_, err = infer.NewEvaluator(t.Context(), c, r, m.weights, device(t), infer.Windows{Batch: 4, Seq: 32}, nil)
 		require.ErrorIs(t, err, infer.ErrNoScales)
 	}
 	m = trainSmall(t, "fp8-current")
-	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), 4, 32, m.val)
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), infer.Windows{Batch: 4, Seq: 32}, m.val)
 	require.NoError(t, err)
 	require.Zero(t, e.Calibrated, "saved scales come first")
 }
@@ -355,7 +355,7 @@ func TestGenerateFromDamagedWeights(t *testing.T) {
 // The last report has the returned mean.
 func TestEvaluateReports(t *testing.T) {
 	m := trainSmall(t, "bf16")
-	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), 4, 32, nil)
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), infer.Windows{Batch: 4, Seq: 32}, nil)
 	require.NoError(t, err)
 	var at []int64
 	var mean float64
@@ -375,7 +375,7 @@ func TestEvaluateSharpness(t *testing.T) {
 		m := trainSmall(t, name, func(c *train.Model) { c.Vocab = 300 })
 		c := m.config.ModelConfig()
 		require.Equal(t, 304, c.PaddedVocab())
-		e, err := infer.NewSharpnessEvaluator(t.Context(), c, m.recipe, m.weights, device(t), 4, 32, nil)
+		e, err := infer.NewSharpnessEvaluator(t.Context(), c, m.recipe, m.weights, device(t), infer.Windows{Batch: 4, Seq: 32}, nil)
 		require.NoError(t, err)
 		loss, err := e.Evaluate(t.Context(), m.val[:301], nil)
 		require.NoError(t, err)
@@ -405,7 +405,7 @@ func (mute) Read(*backend.Tensor, []byte) error { return backend.ErrDeviceLost }
 
 func TestEvaluateReportsTheDevice(t *testing.T) {
 	m := trainSmall(t, "bf16")
-	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, mute{device(t)}, 4, 32, nil)
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, mute{device(t)}, infer.Windows{Batch: 4, Seq: 32}, nil)
 	require.NoError(t, err)
 	_, err = e.Evaluate(t.Context(), m.val, nil)
 	require.ErrorIs(t, err, backend.ErrDeviceLost)
@@ -441,7 +441,7 @@ func TestFitsIsCalledFirst(t *testing.T) {
 	ctx, config := t.Context(), m.config.ModelConfig()
 	for i, start := range []func(dev backend.Backend, n int) error{
 		func(dev backend.Backend, n int) error {
-			_, err := infer.NewEvaluator(ctx, config, m.recipe, m.weights, dev, n, 32, nil)
+			_, err := infer.NewEvaluator(ctx, config, m.recipe, m.weights, dev, infer.Windows{Batch: n, Seq: 32}, nil)
 			return err
 		},
 		func(dev backend.Backend, n int) error {

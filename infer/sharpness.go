@@ -47,8 +47,8 @@ func (e *Evaluator) addSharpness(to *mean) error {
 	if err != nil {
 		return err
 	}
-	for i := range e.batch {
-		if target := e.next[(i+1)*e.seq-1]; target >= 0 { // else padding
+	for i := range e.windows.Batch {
+		if target := e.next[(i+1)*e.windows.Seq-1]; target >= 0 { // else padding
 			to.sum += Sharpness(logits[i*e.last.Cols():][:e.model.Config.Vocab], int(target))
 			to.n++
 		}

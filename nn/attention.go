@@ -105,7 +105,7 @@ func (a *Attention) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backe
 	queries, s.qNorm = a.qNorm.heads(q, queries, a.headDim)
 	keys, s.kNorm = a.kNorm.heads(q, keys, a.headDim)
 	s.q, s.k, s.v = a.rotate(q, "q", queries), a.rotate(q, "k", keys), values
-	op := &backend.Attention{Q: s.q, K: s.k, V: s.v, Batch: p.Batch, HeadDim: a.headDim}
+	op := &backend.Attention{Q: s.q, K: s.k, V: s.v, Start: p.Start, Batch: p.Batch, HeadDim: a.headDim}
 	if p.Cache != nil {
 		op.K, op.V = a.cached(q, "k", s.k, p.Cache.K[a.index]), a.cached(q, "v", s.v, p.Cache.V[a.index])
 		op.Control = p.Control
@@ -152,7 +152,7 @@ func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *Value) *backend.Ten
 	dk, dkCast := q.store("k.grad", s.k.Rows(), s.k.Cols())
 	gv := q.Open(a.dv, s.v.Rows(), s.v.Cols())
 	q.Add(&backend.AttentionGrad{
-		DOut: dOut, Q: s.q, K: s.k, V: s.v, O: p.Plain(s.out), LSE: s.lse,
+		DOut: dOut, Q: s.q, K: s.k, V: s.v, O: p.Plain(s.out), LSE: s.lse, Start: p.Start,
 		DQ: dqCast, DK: dkCast, DV: gv.Casts(), Batch: p.Batch, HeadDim: a.headDim,
 	})
 	q.Close(gv)

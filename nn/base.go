@@ -158,7 +158,8 @@ type Shape struct {
 	Batch, Seq int
 	Control    *backend.Tensor // step.control
 	Ranks      int
-	HeadTokens int // as in backend.Spec
+	HeadTokens int             // as in backend.Spec
+	Start      *backend.Tensor // see Pass; nil if rows are not divided into documents
 }
 
 // Pass starts recording a pass into an empty program. It panics before Build.
@@ -168,7 +169,7 @@ func (b *Base) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
 	}
 	return &Pass{
 		Program: p, Mode: mode, Batch: s.Batch, Seq: s.Seq, Control: s.Control,
-		First: true, Last: true, Ranks: max(1, s.Ranks), LossScale: b.LossScale, headTokens: s.HeadTokens,
+		First: true, Last: true, Ranks: max(1, s.Ranks), LossScale: b.LossScale, Start: s.Start, headTokens: s.HeadTokens,
 		compute: b.Recipe.Compute, reduce: b.Recipe.Reduce, scales: &b.Scales, root: p.At(""),
 	}
 }

@@ -33,7 +33,10 @@ type Pass struct {
 	Ranks      int
 	// LossScale multiplies the gradient of the loss: every CrossEntropy, or what a model
 	// has instead, takes it. nil is 1.
-	LossScale  *backend.Tensor
+	LossScale *backend.Tensor
+	// Start separates documents in attention: the first position of its row that each token
+	// may see, I32 [batch·seq], as in backend.Attention. nil: all earlier positions.
+	Start      *backend.Tensor
 	Cache      *Cache          // keys and values of earlier positions; nil in training
 	Health     *Health         // where casts and channels are measured; nil in training
 	used       *backend.Tensor // MatMul.Used of an expert's rows; nil elsewhere

@@ -14,6 +14,17 @@ import (
 // installation, or Octet's own source without a Go installation. note names the source that
 // was chosen; it is empty for data.paths. sources, Octet's own source, may be nil.
 func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *data.Corpus, note string, err error) {
+	if corpus, note, err = chooseCorpus(ctx, c, sources); err != nil {
+		return corpus, note, err
+	}
+	if err := c.CheckCorpus(corpus); err != nil {
+		return nil, "", errors.Join(err, corpus.Close())
+	}
+	return corpus, note, nil
+}
+
+// chooseCorpus is OpenCorpus without the check that the config can train on the corpus.
+func chooseCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *data.Corpus, note string, err error) {
 	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab, Tokenizer: c.Data.Tokenizer, Answers: c.Data.Loss == train.LossAnswers}
 	if len(c.Data.Sources) > 0 {
 		corpus, err = within(ctx, func() (*data.Corpus, error) { return data.OpenSources(c.Data.DataSources(), o) })

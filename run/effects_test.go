@@ -207,6 +207,7 @@ func effects(weights, otherText, prepared string) map[string]effect {
 
 		"data.paths":     {see: metrics, edit: func(c *train.Config) { c.Data.Paths = []string{otherText} }},
 		"data.seq":       {see: programs, edit: func(c *train.Config) { c.Data.Seq = 64 }},
+		"data.attention": {see: programs, edit: func(c *train.Config) { c.Data.Attention = "document" }},
 		"data.val_bytes": {see: metrics, edit: func(c *train.Config) { c.Data.ValBytes = 900 }},
 		"data.tokenizer": {
 			see: refusal, edit: func(c *train.Config) { c.Data.Tokenizer = weights }, // text has bytes as tokens

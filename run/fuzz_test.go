@@ -63,7 +63,7 @@ func FuzzWeights(f *testing.F) {
 		d, err := backend.Open("emu", backend.Options{Threads: 1})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, d.Close()) }()
-		e, err := infer.NewEvaluator(t.Context(), w.Model, w.Recipe, w, d, 1, 4, nil)
+		e, err := infer.NewEvaluator(t.Context(), w.Model, w.Recipe, w, d, infer.Windows{Batch: 1, Seq: 4}, nil)
 		if err == nil {
 			var loss float64
 			loss, err = e.Evaluate(t.Context(), stream, nil)

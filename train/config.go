@@ -77,6 +77,7 @@ type Data struct {
 	ValBytes  int64    `toml:"val_bytes" doc:"maximum size of the validation split"`
 	Packing   string   `toml:"packing" doc:"rows are windows of the stream: stream; or whole documents: documents"`
 	Loss      string   `toml:"loss" doc:"targets that count: all, or answers, which are outside prompts"`
+	Attention string   `toml:"attention" doc:"causal; document: documents in a row do not see each other"`
 
 	Sources []DataSource `toml:"sources,omitempty" doc:"in place of paths: sources with weights"`
 }
@@ -89,12 +90,15 @@ func (d Data) DataSources() (list []data.Source) {
 	return list
 }
 
-// The values of Data.Packing and Data.Loss.
+// The values of Data.Packing, Data.Loss and Data.Attention.
 const (
 	PackStream    = "stream"
 	PackDocuments = "documents"
 	LossAll       = "all"
 	LossAnswers   = "answers"
+
+	AttendCausal   = "causal"
+	AttendDocument = "document"
 )
 
 // DataSource is a part of the training data. Each row comes from one source, drawn at random with

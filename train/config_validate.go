@@ -215,6 +215,7 @@ func (v *validator) data(d Data, l Loop) {
 	okSeq := inRange(v, "data.seq", d.Seq, 1, maxSize)
 	okBatch := inRange(v, "train.micro_batch", l.MicroBatch, 1, maxSize)
 	inRange(v, "data.val_bytes", d.ValBytes, 0, 1<<50)
+	v.oneOf("data.attention", d.Attention, []string{AttendCausal, AttendDocument})
 	for _, p := range d.Paths {
 		v.text("data.paths", p)
 		if p == "" {

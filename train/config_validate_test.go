@@ -58,6 +58,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Data.Seq, c.Train.MicroBatch = 100, 3 }, "train.micro_batch = 3 … data.seq = 100 … 300 tokens … data.seq = 96 or train.micro_batch = 4"},
 		{func(c *Config) { c.Data.Seq = 0 }, "data.seq = 0"},
 		{func(c *Config) { c.Data.ValBytes = -1 }, "data.val_bytes = -1 … use 0"},
+		{func(c *Config) { c.Data.Attention = "documents" }, `data.attention = "documents" is unknown; use one of causal, document …`},
 		{func(c *Config) { c.Train.Steps = 0 }, "train.steps = 0"},
 		{func(c *Config) { c.Train.MicroBatch = 0 }, "train.micro_batch = 0"},
 		{func(c *Config) { c.Train.Accumulate = 0 }, "train.accumulate = 0"},

@@ -24,6 +24,7 @@ type Job struct {
 
 	// Inputs of every micro-batch: I32 [MicroBatch·Seq] ids, and step.control.
 	Tokens, Targets, Control *backend.Tensor
+	Start                    *backend.Tensor // first position that a token sees; nil unless data.attention = "document"
 
 	Loss     *backend.Tensor // Output F32 [1]: Σ of the step's token losses, all ranks
 	EvalLoss *backend.Tensor // Output F32 [1]: Σ of an evaluation batch's token losses
@@ -97,6 +98,9 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	tokens := c.Train.MicroBatch * c.Data.Seq
 	j.Tokens = j.Vars.Tensor(backend.Input, "tokens", fp8.I32, tokens)
 	j.Targets = j.Vars.Tensor(backend.Input, "targets", fp8.I32, tokens)
+	if c.Data.Attention == AttendDocument {
+		j.Start = j.Vars.Tensor(backend.Input, "start", fp8.I32, tokens)
+	}
 	j.Control = j.Vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 	j.Loss = j.Vars.Tensor(backend.Output, "loss", fp8.F32, 1)
 	j.EvalLoss = j.Vars.Tensor(backend.Output, "eval_loss", fp8.F32, 1)
@@ -163,7 +167,7 @@ func (j *Job) Programs() []*backend.Program {
 func (j *Job) pass(p *backend.Program, mode nn.Mode) *nn.Pass {
 	return j.Model.Pass(p, mode, nn.Shape{
 		Batch: j.Config.Train.MicroBatch, Seq: j.Config.Data.Seq,
-		Control: j.Control, Ranks: j.Config.Train.Ranks, HeadTokens: j.Device.HeadTokens,
+		Control: j.Control, Ranks: j.Config.Train.Ranks, HeadTokens: j.Device.HeadTokens, Start: j.Start,
 	})
 }
 

@@ -55,7 +55,7 @@ func Preset(name string) (Config, error) {
 			Recipe: "fp8-smooth",
 			Seed:   1,
 			Model:  p.model,
-			Data:   Data{Seq: p.seq, ValBytes: 200_000, Packing: PackStream, Loss: LossAll},
+			Data:   Data{Seq: p.seq, ValBytes: 200_000, Packing: PackStream, Loss: LossAll, Attention: AttendCausal},
 			Train: Loop{
 				Steps: 1800, MicroBatch: 8, Accumulate: 1, Ranks: 1,
 				EvalEvery: 200, HealthEvery: 100, Recompute: "none", OnNonfinite: 10, OnSpike: "log",

@@ -17,7 +17,7 @@ import (
 // StepResult holds the results of one step.
 type StepResult struct {
 	Step     int     // 1 for the first
-	Loss     float64 // nats per token, mean over the step's valid tokens
+	Loss     float64 // nats per token, mean over the step's targets that count; 0 if none does
 	LR       float64
 	GradNorm float64 // before clipping
 	Tokens   int64   // number of training tokens so far
@@ -90,8 +90,9 @@ type flights struct {
 }
 
 type flight struct {
-	start time.Time
-	from  data.Position // of its first batch
+	start   time.Time
+	from    data.Position // of its first batch
+	counted int64         // targets that count in the loss
 }
 
 // oldest returns the first step in flight, which follows the completed ones.
@@ -150,22 +151,26 @@ func (t *Trainer) issue(ctx context.Context) error {
 		t.calibrated, t.histories = true, nil
 	}
 	step, from := t.step+t.flights.n, t.device.loader.Position()
+	counted, err := t.counted()
+	if err != nil {
+		return err
+	}
 	t.group.AtStep(t.step + 1) // the device computes the oldest step in flight
-	if err := t.runStep(ctx, step); err != nil {
+	if err := t.runStep(ctx, step, counted); err != nil {
 		return errors.Join(err, t.device.loader.Restore(from))
 	}
 	t.hostState = nil
 	if report := t.device.reports[step%2]; report != nil {
 		report.Begin()
 	}
-	t.flights.list[step%2] = flight{start, from}
+	t.flights.list[step%2] = flight{start, from, counted}
 	t.flights.n++
 	return nil
 }
 
-// runStep runs the programs of a step, counted from 0.
-func (t *Trainer) runStep(ctx context.Context, step int) error {
-	err := t.microBatches(step, func(p program) error { return t.run(ctx, p) })
+// runStep runs the programs of a step, which counts from 0.
+func (t *Trainer) runStep(ctx context.Context, step int, counted int64) error {
+	err := t.microBatches(step, counted, func(p program) error { return t.run(ctx, p) })
 	if err != nil {
 		return err
 	}
@@ -185,13 +190,13 @@ func (t *Trainer) collect(ctx context.Context) (StepResult, error) {
 	report := t.device.reports[t.step%2]
 	t.step++ // the update has run, even if its result cannot be read
 	t.flights.n--
-	if err := t.readReport(report, &res); err != nil {
+	if err := t.readReport(report, f.counted, &res); err != nil {
 		return StepResult{}, err
 	}
 	if t.UnderWay() {
 		t.group.AtStep(t.step + 1)
 	}
-	if t.Config.Train.OnSpike != "off" {
+	if t.Config.Train.OnSpike != "off" && f.counted > 0 {
 		res.Spike = t.spikes.observe(t.step, res.Loss, t.Config.Optimizer.WarmupSteps(t.Config.Train.Steps))
 	}
 	res.Step, res.Tokens = t.step, int64(t.step)*t.TokensPerStep()
@@ -248,8 +253,9 @@ func (d *device) prepareReports(j *Job) error {
 	return nil
 }
 
-// readReport waits for a step's results and stores them in res.
-func (t *Trainer) readReport(report backend.Fetch, res *StepResult) error {
+// readReport waits for the results of a step with this number of counted targets and stores
+// them in res.
+func (t *Trainer) readReport(report backend.Fetch, counted int64, res *StepResult) error {
 	d := t.device
 	if report != nil {
 		if err := report.End(d.words); err != nil {
@@ -265,7 +271,9 @@ func (t *Trainer) readReport(report backend.Fetch, res *StepResult) error {
 			at = to
 		}
 	}
-	res.Loss = float(d.words[0:]) / float64(t.TokensPerStep())
+	if res.Loss = 0; counted > 0 {
+		res.Loss = float(d.words[0:]) / float64(counted)
+	}
 	res.GradNorm = float(d.words[4:])
 	res.Skipped = binary.LittleEndian.Uint32(d.words[8:]) != 0
 	rest := d.words[12:]
@@ -303,8 +311,12 @@ func (t *Trainer) locateNonFinite(ctx context.Context, from data.Position) error
 		}
 		return err
 	}
+	var counted int64
 	if err == nil {
-		err = t.microBatches(t.step-1, search)
+		counted, err = t.counted()
+	}
+	if err == nil {
+		err = t.microBatches(t.step-1, counted, search)
 	}
 	if err == nil {
 		err = search(t.device.update)

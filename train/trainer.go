@@ -54,7 +54,7 @@ type Trainer struct {
 // device is an open device with a job's programs, and the rank's share of the data.
 type device struct {
 	backend.Backend
-	loader *data.Loader
+	loader batches
 	sweep  *data.Sweep // nil without validation data
 
 	micro                            map[Variant]program
@@ -63,9 +63,18 @@ type device struct {
 	reports                          [2]backend.Fetch // result copies, alternating between steps; nil if Run is synchronous
 
 	tokens, targets []int32
+	starts          []int32 // nil unless data.attention = "document"
 	bytes           []byte
 	reported        []*backend.Tensor // the results of a step
 	words           []byte            // their bytes as read from the device
+}
+
+// batches is what a rank trains on: a [data.Loader].
+type batches interface {
+	Next(inputs, targets []int32) error
+	Counted(rows int64) (int64, error)
+	Position() data.Position
+	Restore(data.Position) error
 }
 
 // program is a loaded program.
@@ -95,6 +104,9 @@ func NewTrainer(j *Job, corpus *data.Corpus, b backend.Backend, g *world.Group) 
 // open binds the job to a device and loads its programs there.
 func (t *Trainer) open(b backend.Backend) error {
 	j, seq := t.Job, t.Config.Data.Seq
+	if err := t.Config.CheckCorpus(t.corpus); err != nil {
+		return err
+	}
 	lowered, err := backend.Lower(b.Spec(), j.Programs()...)
 	if err != nil {
 		return err
@@ -112,6 +124,9 @@ func (t *Trainer) open(b backend.Backend) error {
 		}
 	}
 	d.tokens, d.targets = make([]int32, j.Tokens.Elems()), make([]int32, j.Tokens.Elems())
+	if j.Start != nil {
+		d.starts = make([]int32, j.Start.Elems())
+	}
 	if err := d.load(j, lowered); err != nil {
 		return err
 	}
@@ -156,27 +171,38 @@ func (c Config) stepTokens() int64 {
 	return int64(c.Train.MicroBatch) * int64(c.Data.Seq) * int64(c.Train.Accumulate) * int64(c.Train.Ranks)
 }
 
-// control returns step.control for a micro-batch of a step; both count from 0.
-func (t *Trainer) control(step, micro int) backend.Control {
+// counted returns the number of targets of the next step that count in its loss, over all
+// ranks.
+func (t *Trainer) counted() (int64, error) {
+	return t.device.loader.Counted(t.TokensPerStep() / int64(t.Config.Data.Seq))
+}
+
+// control returns step.control for a micro-batch of a step; both count from 0. Without counted
+// targets all gradients are multiplied by 0.
+func (t *Trainer) control(step, micro int, counted int64) backend.Control {
 	rank, ranks, perMicro := t.group.Rank(), t.group.Size(), uint64(len(t.device.tokens))
+	inverse := 0.0
+	if counted > 0 {
+		inverse = 1 / float64(counted)
+	}
 	return backend.Control{
 		Seed: uint64(t.Config.Seed), Step: uint64(step),
 		Token:     (uint64(micro)*uint64(ranks) + uint64(rank)) * perMicro,
 		LR:        float32(t.Config.Optimizer.LRAt(step, t.Config.Train.Steps)),
-		InvTokens: float32(1 / float64(t.TokensPerStep())),
+		InvTokens: float32(inverse),
 		Rank:      int32(rank),
 	}
 }
 
 // microBatches writes the micro-batches of a step, from the loader's position on, and
-// calls run for each.
-func (t *Trainer) microBatches(step int, run func(program) error) error {
+// calls run for each. counted is that of the step.
+func (t *Trainer) microBatches(step int, counted int64, run func(program) error) error {
 	n, d := t.Config.Train.Accumulate, t.device
 	for i := range n {
 		if err := d.loader.Next(d.tokens, d.targets); err != nil {
 			return err
 		}
-		if err := t.feed(t.control(step, i)); err != nil {
+		if err := t.feed(t.control(step, i, counted)); err != nil {
 			return err
 		}
 		if err := run(d.micro[Variant{i == 0, i == n-1}]); err != nil {
@@ -213,13 +239,17 @@ func (t *Trainer) calibrate(ctx context.Context) error {
 	}
 	d := t.device
 	from := d.loader.Position()
+	counted, err := t.counted()
+	if err != nil {
+		return err
+	}
 	if err := d.loader.Next(d.tokens, d.targets); err != nil {
 		return err
 	}
 	if err := d.loader.Restore(from); err != nil {
 		return err
 	}
-	if err := t.feed(t.control(t.step, 0)); err != nil {
+	if err := t.feed(t.control(t.step, 0, counted)); err != nil {
 		return err
 	}
 	if err := t.run(ctx, d.calibrate); err != nil {
@@ -236,6 +266,12 @@ func (t *Trainer) feed(c backend.Control) error {
 	}
 	if err := d.writeInts(t.Targets, d.targets); err != nil {
 		return err
+	}
+	if t.Start != nil {
+		data.Starts(d.starts, d.tokens, t.Config.Data.Seq, t.corpus.EndOfText)
+		if err := d.writeInts(t.Start, d.starts); err != nil {
+			return err
+		}
 	}
 	d.bytes = c.AppendTo(d.bytes[:0])
 	return d.Write(t.Control, d.bytes)

@@ -78,7 +78,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, corpus.Close()) }()
-	stream, seq, batch, err := c.windows(w, corpus)
+	stream, windows, err := c.windows(w, corpus)
 	if err != nil {
 		return badInput(err)
 	}
@@ -92,7 +92,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if c.Sharp {
 		open = infer.NewSharpnessEvaluator
 	}
-	evaluator, err := open(ctx, w.Model, w.Recipe, w, d, batch, seq, corpus.Train)
+	evaluator, err := open(ctx, w.Model, w.Recipe, w, d, windows, corpus.Train)
 	if err != nil {
 		return modelError(err)
 	}
@@ -149,24 +149,26 @@ func bitsPerByte(loss float64, stream data.Tokens, w *run.Weights) (*writers.Flo
 	return (*writers.Float)(&bits), err
 }
 
-// windows returns the tokens to evaluate on, the tokens in a window, and the windows in a
-// batch.
-func (c evalCmd) windows(w *run.Weights, corpus *data.Corpus) (stream data.Tokens, seq, batch int, err error) {
+// windows returns the tokens to evaluate on and their windows.
+func (c evalCmd) windows(w *run.Weights, corpus *data.Corpus) (stream data.Tokens, windows infer.Windows, err error) {
 	stream = corpus.Val
 	if len(c.Data) > 0 && (corpus.Info.Kind != data.KindPrepared || stream.Len() == 0) {
 		stream = corpus.Train
 	}
 	if stream == nil || stream.Len() == 0 {
-		return nil, 0, 0, errors.New("the run's data has no validation part: give data with --data")
+		return nil, windows, errors.New("the run's data has no validation part: give data with --data")
 	}
-	seq, batch = windowsOf(w, c.Seq)
+	if windows, err = windowsOf(w, c.Seq, corpus); err != nil {
+		return nil, windows, err
+	}
+	seq := windows.Seq
 	if seq < 1 || seq > 1<<20 {
-		return nil, 0, 0, fmt.Errorf("--seq %d: expected a number from 1 to 2^20", seq)
+		return nil, windows, fmt.Errorf("--seq %d: expected a number from 1 to 2^20", seq)
 	}
 	if n := stream.Len(); n <= int64(seq) {
-		return nil, 0, 0, fmt.Errorf("%s tokens are too few to evaluate in windows of %d: give more text with --data, or a smaller --seq", writers.Count(n), seq)
+		return nil, windows, fmt.Errorf("%s tokens are too few to evaluate in windows of %d: give more text with --data, or a smaller --seq", writers.Count(n), seq)
 	}
-	return stream, seq, batch, nil
+	return stream, windows, nil
 }
 
 // sameTokenizer returns an error for data with tokens of another tokenizer than the model's.
@@ -185,15 +187,22 @@ func sameTokenizer(w *run.Weights, corpus *data.Corpus, path string) error {
 	return fmt.Errorf("%s has the tokens of another tokenizer than %s: prepare it with --tokenizer %s", path, w.Path, w.Path)
 }
 
-// windowsOf returns the tokens in a window, seq unless it is 0, and the windows in a batch:
-// those of the run, if there is one.
-func windowsOf(w *run.Weights, seq int) (int, int) {
-	batch := evalBatch
-	if w.Run != nil {
-		seq, batch = cmp.Or(seq, w.Run.Data.Seq), w.Run.Train.MicroBatch
+// windowsOf returns windows of seq tokens, unless it is 0, of a corpus. Their number in a
+// batch and their attention are those of the run, if there is one.
+func windowsOf(w *run.Weights, seq int, corpus *data.Corpus) (infer.Windows, error) {
+	windows := infer.Windows{Batch: evalBatch, Seq: seq}
+	if r := w.Run; r != nil {
+		if err := r.CheckCorpus(corpus); err != nil {
+			return windows, err
+		}
+		windows = infer.Windows{
+			Batch: r.Train.MicroBatch, Seq: cmp.Or(seq, r.Data.Seq),
+			Documents: r.Data.Attention == "document", EndOfText: corpus.EndOfText,
+		}
 	}
-	seq = cmp.Or(seq, 256)
-	return seq, min(batch, max(1, evalTokens/max(1, seq)))
+	windows.Seq = cmp.Or(windows.Seq, 256)
+	windows.Batch = min(windows.Batch, max(1, evalTokens/max(1, windows.Seq)))
+	return windows, nil
 }
 
 // corpusOf returns the text of paths, as the training part, or the run's data. A note says

@@ -121,8 +121,10 @@ func (c exportCmd) quantized(ctx context.Context, t *terminal, w *run.Weights, m
 		}
 		defer func() { err = errors.Join(err, corpus.Close()) }()
 		o.Tokens = corpus.Train
+		if o.Windows, err = windowsOf(w, 0, corpus); err != nil {
+			return q, err
+		}
 	}
-	o.Seq, o.Batch = windowsOf(w, 0)
 	quantized, err := quantizer{device: c.device, t: t, w: w, options: o}.quantize(ctx, m, s)
 	return m.Quantize(quantized), err
 }

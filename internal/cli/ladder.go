@@ -60,11 +60,11 @@ func (c evalCmd) ladder(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, corpus.Close()) }()
-	stream, seq, batch, err := c.windows(w, corpus)
+	stream, windows, err := c.windows(w, corpus)
 	if err != nil {
 		return badInput(err)
 	}
-	q := quantizer{device: c.device, t: t, w: w, options: ptq.Options{Plain: plain, Tokens: corpus.Train, Batch: batch, Seq: seq}}
+	q := quantizer{device: c.device, t: t, w: w, options: ptq.Options{Plain: plain, Tokens: corpus.Train, Windows: windows}}
 	base, err := q.losses(ctx, w, plain, stream)
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ type batchLosses struct{ sums, tokens []float64 }
 func (q quantizer) losses(ctx context.Context, w infer.Weights, r recipe.Recipe, stream data.Tokens) (l batchLosses, err error) {
 	o := q.options
 	err = q.onDevice(func(dev backend.Backend) error {
-		e, err := infer.NewEvaluator(ctx, q.w.Model, r, w, dev, o.Batch, o.Seq, nil)
+		e, err := infer.NewEvaluator(ctx, q.w.Model, r, w, dev, o.Windows, nil)
 		if err != nil {
 			return modelError(err)
 		}

@@ -48,7 +48,7 @@ func lossOfInputs(t *testing.T, dir string, cast func(x []float32, cols int)) fl
 	require.NoError(t, err)
 	defer func() { require.NoError(t, dev.Close()) }()
 	const batch, seq = 8, 256
-	e, err := infer.NewEvaluator(t.Context(), w.Model, w.Recipe, weights, dev, batch, seq, nil)
+	e, err := infer.NewEvaluator(t.Context(), w.Model, w.Recipe, weights, dev, infer.Windows{Batch: batch, Seq: seq}, nil)
 	require.NoError(t, err)
 
 	inputs, total := map[string]bool{}, 0.0

@@ -53,6 +53,7 @@ seq = 256
 val_bytes = 200000
 packing = "stream"         # documents
 loss = "all"               # answers
+attention = "causal"
 
 [train]
 steps = 1800

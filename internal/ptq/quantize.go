@@ -26,10 +26,10 @@ type Source struct {
 // Options say where and on what Quantize computes the inputs of linear layers.
 type Options struct {
 	// OnDevice calls do with a device that no program is bound to.
-	OnDevice   func(do func(backend.Backend) error) error
-	Plain      recipe.Recipe // of the computation: one that quantizes nothing
-	Tokens     data.Tokens   // up to 16 batches of them, spread evenly
-	Batch, Seq int
+	OnDevice func(do func(backend.Backend) error) error
+	Plain    recipe.Recipe // of the computation: one that quantizes nothing
+	Tokens   data.Tokens   // up to 16 batches of them, spread evenly
+	infer.Windows
 }
 
 // Model is a quantized model. It is what package infer evaluates, with the recipe
@@ -198,7 +198,7 @@ func (m *Model) observe(ctx context.Context, o Options, layers []int, see func(l
 		}
 	}
 	return o.OnDevice(func(dev backend.Backend) error {
-		e, err := infer.NewEvaluator(ctx, m.source.Model, o.Plain, m, dev, o.Batch, o.Seq, nil)
+		e, err := infer.NewEvaluator(ctx, m.source.Model, o.Plain, m, dev, o.Windows, nil)
 		if err != nil {
 			return err
 		}

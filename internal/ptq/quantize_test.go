@@ -69,7 +69,7 @@ func small(t *testing.T, threads int) (Source, Options) {
 			}
 			return dev.Close()
 		},
-		Plain: plain, Tokens: stream, Batch: batch, Seq: seq,
+		Plain: plain, Tokens: stream, Windows: infer.Windows{Batch: batch, Seq: seq},
 	}
 }
 
@@ -214,7 +214,7 @@ func TestEvaluation(t *testing.T) {
 		require.NoError(t, r.Validate())
 		sum := 0.0
 		require.NoError(t, o.OnDevice(func(dev backend.Backend) error {
-			e, err := infer.NewEvaluator(t.Context(), from.Model, r, m, dev, batch, seq, nil)
+			e, err := infer.NewEvaluator(t.Context(), from.Model, r, m, dev, infer.Windows{Batch: batch, Seq: seq}, nil)
 			require.NoError(t, err)
 			sum, err = e.Evaluate(t.Context(), o.Tokens, nil)
 			return err
