@@ -38,6 +38,11 @@ func newLossProblem(t *testing.T, c nn.Config, seq int, rows ...recipe.Row) *los
 
 // newRecipeProblem is newLossProblem with a recipe.
 func newRecipeProblem(t *testing.T, c nn.Config, seq int, r recipe.Recipe) *lossProblem {
+	return newStartedProblem(t, c, seq, r, nil)
+}
+
+// newStartedProblem is newRecipeProblem with the starts of documents; nil: rows are whole.
+func newStartedProblem(t *testing.T, c nn.Config, seq int, r recipe.Recipe, starts []float64) *lossProblem {
 	const batch = 2
 	vars := backend.NewVars()
 	m, err := nn.New(c, r, vars)
@@ -48,7 +53,11 @@ func newRecipeProblem(t *testing.T, c nn.Config, seq int, r recipe.Recipe) *loss
 	targets := vars.Tensor(backend.Input, "targets", fp8.I32, batch*seq)
 	loss := vars.Tensor(backend.Output, "loss", fp8.F32, 1)
 	p := vars.Program("micro")
-	pass := m.Pass(p, nn.Train, nn.Shape{Batch: batch, Seq: seq, Control: control})
+	shape := nn.Shape{Batch: batch, Seq: seq, Control: control}
+	if starts != nil {
+		shape.Start = vars.Tensor(backend.Input, "start", fp8.I32, batch*seq)
+	}
+	pass := m.Pass(p, nn.Train, shape)
 	m.CastWeights(pass)
 	losses := m.LossAndGrads(pass, tokens, targets)
 	p.Add(&backend.Sum{X: losses, Out: loss})
@@ -68,6 +77,9 @@ func newRecipeProblem(t *testing.T, c nn.Config, seq int, r recipe.Recipe) *loss
 	next := append(ids[1:len(ids):len(ids)], ids[0])
 	next[3] = -1 // an ignored target
 	require.NoError(t, dev.SetValues(targets, next))
+	if starts != nil {
+		require.NoError(t, dev.SetValues(shape.Start, starts))
+	}
 	raw := backend.Control{InvTokens: 1}.AppendTo(nil)
 	require.NoError(t, dev.Write(control, raw))
 	for _, param := range m.Params {
@@ -130,17 +142,25 @@ func TestGradientsMatchCentralDifferences(t *testing.T) {
 		"all": variant(func(c *nn.Config) {
 			c.Norm, c.NoFinalNorm, c.QKNorm, c.EmbedScale, c.Tied = nn.BothNorms, true, nn.LearnedQKNorm, 3, true
 		}),
-		"experts": variant(func(c *nn.Config) { c.Layers, c.MoE = 1, nn.MoEShape{Experts: 3, PerToken: 2, Capacity: 2, Aux: 0.7} }),
-		"switch":  variant(func(c *nn.Config) { c.Layers, c.MoE = 1, nn.MoEShape{Experts: 3, PerToken: 1, Capacity: 2, Aux: 0.7} }),
-		"dropped": variant(func(c *nn.Config) { c.Layers, c.MoE = 1, nn.MoEShape{Experts: 4, PerToken: 2, Capacity: 0.5, Aux: 0.7} }),
-		"other":   variant(func(c *nn.Config) { c.Activation = "tanh-glu" }), // registered
+		"experts":   variant(func(c *nn.Config) { c.Layers, c.MoE = 1, nn.MoEShape{Experts: 3, PerToken: 2, Capacity: 2, Aux: 0.7} }),
+		"switch":    variant(func(c *nn.Config) { c.Layers, c.MoE = 1, nn.MoEShape{Experts: 3, PerToken: 1, Capacity: 2, Aux: 0.7} }),
+		"dropped":   variant(func(c *nn.Config) { c.Layers, c.MoE = 1, nn.MoEShape{Experts: 4, PerToken: 2, Capacity: 0.5, Aux: 0.7} }),
+		"documents": variant(func(c *nn.Config) { c.KVHeads = 1 }),
+		"other":     variant(func(c *nn.Config) { c.Activation = "tanh-glu" }), // registered
 	} {
 		t.Run(name, func(t *testing.T) {
 			seq := 5
 			if name == "dropped" {
 				seq = 20
 			}
-			lp := newLossProblem(t, c, seq)
+			var starts []float64
+			if name == "documents" {
+				starts = []float64{0, 0, 2, 3, 3, 0, 1, 1, 1, 1}
+			}
+			plain, err := recipe.Lookup("fp32")
+			require.NoError(t, err)
+			plain.Rows = nil
+			lp := newStartedProblem(t, c, seq, plain, starts)
 			rng := rand.New(rand.NewPCG(1, 2))
 			for _, p := range lp.model.Params {
 				lp.value() // the previous run used shifted weights
