@@ -23,11 +23,52 @@ func TestStarts(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(5, func() { Starts(starts, tokens, 5, 0) }))
 }
 
-// The targets of a Loader all count.
+// Counted returns what the next batches of all ranks contain, on every rank, and leaves the
+// position.
 func TestLoaderCounts(t *testing.T) {
-	l, err := NewLoader(Text(make([]byte, 100)), LoaderOptions{Seq: 7, Ranks: 2})
-	require.NoError(t, err)
-	n, err := l.Counted(6)
-	require.NoError(t, err)
-	require.EqualValues(t, 42, n)
+	a, b := openFolders(t, writeFolder(t, KindMessages, 5, 40).dir), openFolders(t, writeFolder(t, KindMessages, 6, 9).dir)
+	mixed := &Corpus{Train: a.Train, Sources: []Source{{"a", 3, a.Train}, {"b", 1, b.Train}}}
+	for name, x := range map[string]struct {
+		c *Corpus
+		o LoaderOptions
+	}{
+		"plain":   {a, LoaderOptions{Seq: 16}},
+		"answers": {a, LoaderOptions{Seq: 16, Answers: true}},
+		"packed":  {a, LoaderOptions{Seq: 32, Packing: true}},
+		"mixed":   {mixed, LoaderOptions{Seq: 32, Packing: true, Answers: true}},
+	} {
+		const rows, ranks, steps = 3, 2, 30 // several epochs
+		var loaders [ranks]*Loader
+		for rank := range ranks {
+			x.o.Rank, x.o.Ranks = rank, ranks
+			var err error
+			loaders[rank], err = x.c.Loader(x.o)
+			require.NoError(t, err)
+		}
+		in, out := make([]int32, rows*x.o.Seq), make([]int32, rows*x.o.Seq)
+		for range steps {
+			var want int64
+			var counts [ranks]int64
+			for rank, l := range loaders {
+				at := l.Position()
+				n, err := l.Counted(rows * ranks)
+				require.NoError(t, err)
+				require.Equal(t, at, l.Position(), name)
+				counts[rank] = n
+				require.NoError(t, l.Next(in, out))
+				for _, target := range out {
+					if target != IgnoreTarget {
+						want++
+					}
+				}
+			}
+			require.Equal(t, [ranks]int64{want, want}, counts, name)
+			if name == "plain" {
+				require.EqualValues(t, rows*ranks*x.o.Seq, want)
+			} else {
+				require.Less(t, want, int64(rows*ranks*x.o.Seq), name)
+			}
+		}
+		require.Zero(t, testing.AllocsPerRun(10, func() { _, _ = loaders[0].Counted(4) }), name)
+	}
 }

@@ -58,6 +58,6 @@ func TestDocuments(t *testing.T) {
 		status, stdout, stderr := octet(args...)
 		require.Equal(t, 2, status, "%v\n%s", args, stderr)
 		require.Empty(t, stdout)
-		require.Contains(t, stderr, `data.attention = "document" needs data whose documents can be told apart, but shards do not say`)
+		require.Contains(t, stderr, `data.attention = "document" needs to know which token ends a document, and shards without a tokenizer do not say`)
 	}
 }

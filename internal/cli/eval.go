@@ -197,7 +197,7 @@ func windowsOf(w *run.Weights, seq int, corpus *data.Corpus) (infer.Windows, err
 		}
 		windows = infer.Windows{
 			Batch: r.Train.MicroBatch, Seq: cmp.Or(seq, r.Data.Seq),
-			Documents: r.Data.Attention == "document", EndOfText: corpus.EndOfText,
+			Documents: r.Data.Attention == train.AttendDocument, EndOfText: corpus.EndOfText,
 		}
 	}
 	windows.Seq = cmp.Or(windows.Seq, 256)
