@@ -210,7 +210,6 @@ func TestRMSNorm(t *testing.T) {
 // query heads share keys and values.
 const width, rows, group, heads = 4, 6, 2, 3
 
-//
 // sees reports whether query i of a head sees key j.
 func attention(q, k, v []float64, scale float64, sees func(head, i, j int) bool) []float64 {
 	out := make([]float64, len(q))
