@@ -55,6 +55,7 @@ type Corpus struct {
 	Train Tokens
 	Val   Tokens
 	Info  Info
+
 	// Sources, if there are any, give the rows of a Loader instead of Train, which has their tokens
 	// one after another.
 	Sources []Source
