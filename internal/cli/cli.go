@@ -27,6 +27,7 @@ type commands struct {
 	Sweep     sweepCmd     `cmd:"" help:"Train the runs of a sweep file, several at a time, and compare them: recipes, seeds, keys."`
 	Eval      evalCmd      `cmd:"" help:"Measure loss, perplexity and bits per byte of a run or checkpoint."`
 	Generate  generateCmd  `cmd:"" help:"Continue a prompt with a trained model."`
+	Parity    parityCmd    `cmd:"" help:"Compare the probabilities of training with those of generation or an export, token by token."`
 	Export    exportCmd    `cmd:"" help:"Write a run's model as a Hugging Face folder, with Smooth-SwiGLU folded into the weights."`
 	Inspect   inspectCmd   `cmd:"" help:"Show the tensors, scales and amax histories of a checkpoint, and what looks wrong."`
 	Report    reportCmd    `cmd:"" help:"Write a page that compares runs: losses, casts, throughput, configurations."`

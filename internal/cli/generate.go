@@ -51,7 +51,7 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
-	format, err := c.cacheFormat()
+	format, err := cacheFormat(c.KV)
 	if err != nil {
 		return badInput(err)
 	}
@@ -101,14 +101,14 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 }
 
 // cacheFormat returns the format of --kv.
-func (c generateCmd) cacheFormat() (format fp8.DType, err error) {
-	switch c.KV {
+func cacheFormat(name string) (format fp8.DType, err error) {
+	switch name {
 	case "":
 		return 0, nil
 	case "e4m3", "e5m2":
-		return fp8.ParseDType(c.KV)
+		return fp8.ParseDType(name)
 	}
-	return 0, fmt.Errorf("--kv %s: expected e4m3 or e5m2", c.KV)
+	return 0, fmt.Errorf("--kv %s: expected e4m3 or e5m2", name)
 }
 
 // continuation is a line of the output for several prompts.

@@ -185,6 +185,7 @@ func TestLinesOfATerminal(t *testing.T) {
 		},
 		"sweep":            {"sweep " + sweeps + " -o swept", "sweep " + sweeps + " -o swept", "sweep " + sweeps + " -o run", "sweep none.toml -o x", "sweep " + sweeps},
 		"eval":             {"eval run", "eval none"},
+		"parity":           {"parity run --windows 1", "parity run --windows 0"},
 		"generate":         {"generate run", "generate run --prompt the --tokens 0"},
 		"export":           {"export run --out fp8 --format fp8", "export run --out fp8"},
 		"inspect":          {"inspect run", "inspect run --all", "inspect fp8", "inspect none"},
