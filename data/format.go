@@ -11,24 +11,23 @@ import (
 	"unicode/utf8"
 )
 
-// jqText extracts the text of JSON lines.
-const jqText = "jq -r .text FILE > FILE.txt"
-
-// unsupported lists the file formats whose text must be extracted first, by suffix of the
-// name, with a command that extracts it. lines marks uncompressed JSON lines, which are
-// text: without an error, they would silently become part of the corpus.
+// unsupported lists the file formats that octet data prepare reads, by suffix of the name. lines marks
+// uncompressed JSON lines, which are text: without an error, they would silently become part of the
+// corpus.
 var unsupported = []struct {
-	suffix, holds, extract string
-	lines                  bool
+	suffix, holds string
+	lines         bool
 }{
-	{suffix: ".jsonl", holds: "JSON lines", extract: jqText, lines: true},
-	{suffix: ".ndjson", holds: "JSON lines", extract: jqText, lines: true},
-	{suffix: ".jsonl.gz", holds: "compressed JSON lines", extract: "gzip -dc FILE | jq -r .text > FILE.txt"},
-	{suffix: ".jsonl.zst", holds: "compressed JSON lines", extract: "zstd -dc FILE | jq -r .text > FILE.txt"},
-	{suffix: ".parquet", holds: "a Parquet table", extract: `python -c "import pandas; print(*pandas.read_parquet('FILE').text, sep='\n')" > FILE.txt`},
-	{suffix: ".gz", holds: "compressed data", extract: "gzip -dc FILE > FILE.txt"},
-	{suffix: ".zst", holds: "compressed data", extract: "zstd -dc FILE > FILE.txt"},
+	{suffix: ".jsonl", holds: jsonLines, lines: true},
+	{suffix: ".ndjson", holds: jsonLines, lines: true},
+	{suffix: ".jsonl.gz", holds: "compressed JSON lines"},
+	{suffix: ".jsonl.zst", holds: "compressed JSON lines"},
+	{suffix: ".parquet", holds: "a Parquet table"},
+	{suffix: ".gz", holds: "compressed data"},
+	{suffix: ".zst", holds: "compressed data"},
 }
+
+const jsonLines = "JSON lines"
 
 // checkFormat returns an error for a file whose name has an unsupported suffix. In
 // folders it allows compressed files and tables, which OpenFiles leaves out like other
@@ -37,24 +36,22 @@ func checkFormat(f *file) error {
 	name := strings.ToLower(path.Base(f.path))
 	for _, u := range unsupported {
 		if strings.HasSuffix(name, u.suffix) && (f.named || u.lines) {
-			return unsupportedFormat(f, u.holds, u.extract)
+			return unsupportedFormat(f, u.holds)
 		}
 	}
 	return nil
 }
 
-// unsupportedFormat returns the error for an unsupported file. For a file found in a
-// folder it does not advise to extract the text there, which would change the corpus of
-// runs that read the folder.
-func unsupportedFormat(f *file, holds, extract string) error {
+// unsupportedFormat returns the error for an unsupported file.
+func unsupportedFormat(f *file, holds string) error {
 	if f.named {
-		return fmt.Errorf("data: %q holds %s, which octet does not read: extract the text, for example with %s, and name the result", f, holds, extract)
+		return fmt.Errorf("data: %q holds %s: octet data prepare %s --out DIR makes tokens of its text; train on DIR", f, holds, f)
 	}
-	return fmt.Errorf("data: %q holds %s, which octet does not read: move it away; a new run can train on its text, extracted for example with %s", f, holds, extract)
+	return fmt.Errorf("data: %q holds %s: move it away, or make tokens of all files with octet data prepare %s --out DIR, and train on DIR", f, holds, f.from)
 }
 
 // checkNoText returns the error for files without any text. If one of them has an
-// unsupported format, the error says how to extract its text.
+// unsupported format, the error says what reads it.
 func checkNoText(files []*file) error {
 	for _, f := range files {
 		named := *f
@@ -98,7 +95,7 @@ func inspect(f *file) (binary bool, err error) {
 		}
 	}
 	if lines {
-		return false, unsupportedFormat(f, "JSON lines", jqText)
+		return false, unsupportedFormat(f, jsonLines)
 	}
 	return false, nil
 }

@@ -10,23 +10,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFilesToExtract checks that naming a file whose text must be extracted is an error
-// that says how. In a folder, JSON lines are an error and binary files are left out.
-func TestFilesToExtract(t *testing.T) {
+// TestFilesToPrepare checks that naming a file that only octet data prepare reads is an error that
+// says so. In a folder, JSON lines are an error and binary files are left out.
+func TestFilesToPrepare(t *testing.T) {
 	for name, want := range map[string][]string{
-		"a.jsonl":     {"JSON lines", "jq -r .text"},
+		"a.jsonl":     {"JSON lines"},
 		"A.JSONL":     {"JSON lines"},
 		"a.ndjson":    {"JSON lines"},
-		"a.jsonl.gz":  {"compressed JSON lines", "gzip -dc FILE | jq"},
-		"a.jsonl.zst": {"compressed JSON lines", "zstd -dc FILE | jq"},
-		"a.parquet":   {"Parquet", "pandas"},
-		"wiki.txt.gz": {"compressed data", "gzip -dc FILE > FILE.txt"},
-		"wiki.zst":    {"compressed data", "zstd -dc"},
+		"a.jsonl.gz":  {"compressed JSON lines"},
+		"a.jsonl.zst": {"compressed JSON lines"},
+		"a.parquet":   {"Parquet"},
+		"wiki.txt.gz": {"compressed data"},
+		"wiki.zst":    {"compressed data"},
 		"a.tar.gz":    {"compressed data"},
 	} {
 		root := writeTree(t, map[string]string{name: "\x1f\x8b\x00", "b.txt": "text"})
 		_, err := OpenFiles([]string{filepath.Join(root, name)}, Options{})
-		requireSentence(t, err, append(want, name, "extract the text")...)
+		requireSentence(t, err, append(want, name, "octet data prepare")...)
 		c, err := OpenFiles([]string{root}, Options{})
 		if want[0] == "JSON lines" {
 			requireSentence(t, err, append(want, name, "move it away")...)
@@ -38,7 +38,7 @@ func TestFilesToExtract(t *testing.T) {
 
 		require.NoError(t, os.Remove(filepath.Join(root, "b.txt")))
 		_, err = OpenFiles([]string{root}, Options{})
-		requireSentence(t, err, append(want, name, "extract the text")...)
+		requireSentence(t, err, append(want, name, "octet data prepare")...)
 	}
 	root := writeTree(t, map[string]string{"a.json": "{}", ".hidden.jsonl": "{}"})
 	c, err := OpenFiles([]string{root}, Options{})
@@ -59,7 +59,7 @@ func TestJSONLinesUnderAnotherName(t *testing.T) {
 		for _, name := range []string{"b.json", "b.txt"} {
 			root := writeTree(t, map[string]string{name: text, "c.txt": "text"})
 			_, err := OpenFiles([]string{filepath.Join(root, name)}, Options{})
-			requireSentence(t, err, name, "JSON lines", "extract the text", "jq -r .text")
+			requireSentence(t, err, name, "JSON lines", "octet data prepare")
 			_, err = OpenFiles([]string{root}, Options{})
 			requireSentence(t, err, name, "JSON lines", "move it away")
 		}
