@@ -37,7 +37,9 @@ func TestManifestOfATokenizer(t *testing.T) {
 		}
 		return m
 	}
-	whole := func(more ...string) manifest { return names(wholeVersion, append(append([]string{}, wholeFiles...), more...)...) }
+	whole := func(more ...string) manifest {
+		return names(wholeVersion, append(append([]string{}, wholeFiles...), more...)...)
+	}
 	require.NoError(t, whole("tokenizer.json", "tokenizer_config.json").checkNames())
 	sharded := names(shardedVersion, ConfigFile, StateFile, shardName(0, 2), shardName(1, 2), "tokenizer.model")
 	require.NoError(t, sharded.checkNames())

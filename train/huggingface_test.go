@@ -157,7 +157,9 @@ func TestInvalidTensorsAreRejected(t *testing.T) {
 func TestSetShape(t *testing.T) {
 	for _, edit := range []func(*Model){
 		func(*Model) {},
-		func(m *Model) { m.Layers, m.Dim, m.Heads, m.KVHeads, m.FFN, m.Vocab, m.Tied = 5, 96, 6, 2, 80, 999, true },
+		func(m *Model) {
+			m.Layers, m.Dim, m.Heads, m.KVHeads, m.FFN, m.Vocab, m.Tied = 5, 96, 6, 2, 80, 999, true
+		},
 		func(m *Model) { m.RopeTheta, m.RopeScaling, m.NormEps = 5e5, []float64{8, 1, 4, 8192}, 1e-6 },
 		func(m *Model) { m.RopeScaling, m.HeadDim, m.QKVBias = []float64{2}, 48, true },
 		func(m *Model) { m.QKNorm, m.Activation = "learned", "gelu" },
