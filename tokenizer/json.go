@@ -77,7 +77,7 @@ func ParseJSON(raw []byte) (*Tokenizer, error) {
 			return nil, err
 		}
 	}
-	t.addedIndex()
+	t.finish()
 	return t, nil
 }
 
@@ -182,8 +182,13 @@ func (f *file) readAdded(t *Tokenizer) error {
 	return nil
 }
 
-// addedIndex fills addedBy.
-func (t *Tokenizer) addedIndex() {
+// finish fills the fields that follow from others.
+func (t *Tokenizer) finish() {
+	id, ok := t.runeIDs['\n']
+	if t.fallback && !ok {
+		id, ok = t.byteIDs['\n'], true
+	}
+	t.newlineAlone = ok && !t.ignoreMerges && !t.merges.joins(id)
 	for _, a := range t.added {
 		list := append(t.addedBy[a.content[0]], a)
 		slices.SortStableFunc(list, func(a, b addedToken) int { return cmp.Compare(len(b.content), len(a.content)) })

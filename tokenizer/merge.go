@@ -1,6 +1,9 @@
 package tokenizer
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // merges is a hash table of the merges of a vocabulary: two ids to the rank of their merge and the id
 // that it gives. Lookups dominate encoding, so it is a flat table with linear probing.
@@ -47,6 +50,15 @@ func (m *merges) find(left, right int32) (rank, id int32) {
 			return s.rank, s.id
 		}
 	}
+}
+
+func (m *merges) empty() bool {
+	return !slices.ContainsFunc(m.slots, func(s mergeSlot) bool { return s.rank >= 0 })
+}
+
+// joins reports whether some merge has the id.
+func (m *merges) joins(id int32) bool {
+	return slices.ContainsFunc(m.slots, func(s mergeSlot) bool { return s.rank >= 0 && (s.left == id || s.right == id) })
 }
 
 const noMerge = 1<<31 - 1

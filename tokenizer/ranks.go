@@ -81,7 +81,7 @@ func ParseRanks(raw []byte) (*Tokenizer, error) {
 		t.tokens = append(t.tokens, []byte(content))
 		t.added = append(t.added, addedToken{id: id, content: content, special: true})
 	}
-	t.addedIndex()
+	t.finish()
 	return t, nil
 }
 

@@ -87,7 +87,7 @@ func ParseSentencePiece(raw []byte) (*Tokenizer, error) {
 		p := m.pieces[id]
 		return p.text, ranks[id], p.kind == pieceNormal
 	})
-	t.addedIndex()
+	t.finish()
 	return t, nil
 }
 

@@ -29,6 +29,9 @@ type Tokenizer struct {
 	fuseUnknown bool
 	joins       map[rune]bool // code points that some token has before ▁
 	splitSpaces bool          // a piece begins at every ▁
+
+	newlineAlone bool // Metaspace: a newline is a token that no merge joins to another
+
 	prefix      prefix        // of a text without ▁ at its start
 
 	before, after []int32 // the post-processor's ids
@@ -62,6 +65,8 @@ type Options struct {
 	Special bool
 	// Template adds the tokens of the post-processor, such as BOS.
 	Template bool
+	// After says what the text follows.
+	After After
 }
 
 // Vocab returns the number of ids: the highest id of a token plus one.
@@ -147,6 +152,7 @@ type Encoder struct {
 	heap    []uint64
 	text    [2][]byte // normalized
 	first   bool      // nothing of the text is encoded yet
+	within  bool      // neither is a part of this text, which continues another one
 }
 
 // NewEncoder returns an encoder.
@@ -157,7 +163,7 @@ func (e *Encoder) Encode(dst []int32, text []byte, o Options) []int32 {
 	if o.Template {
 		dst = append(dst, e.before...)
 	}
-	e.first = true
+	e.first, e.within = o.After == AfterNothing, o.After == AfterText
 	dst = e.split(dst, text, o.Special, false, func(dst []int32, part []byte) []int32 {
 		return e.split(dst, e.normalize(part), o.Special, true, e.encodePart)
 	})
@@ -185,7 +191,7 @@ func (e *Encoder) split(dst []int32, text []byte, special, normalized bool, enco
 		if len(part) > 0 {
 			dst = encode(dst, part)
 		}
-		dst, text, e.first = append(dst, token.id), rest, false
+		dst, text, e.first, e.within = append(dst, token.id), rest, false, false
 	}
 	return dst
 }
@@ -224,7 +230,7 @@ func (e *Encoder) normalize(text []byte) []byte {
 			}
 			*to = norm.NFC.Append((*to)[:0], text...)
 		case n.prepend != "":
-			if len(text) == 0 {
+			if len(text) == 0 || e.within {
 				continue
 			}
 			*to = append(append((*to)[:0], n.prepend...), text...)
@@ -247,15 +253,15 @@ func (e *Encoder) normalize(text []byte) []byte {
 
 // encodePart appends the ids of a normalized part without added tokens.
 func (e *Encoder) encodePart(dst []int32, text []byte) []int32 {
-	first := e.first
-	e.first = false
+	first, within := e.first, e.within
+	e.first, e.within = false, false
 	if e.scan == nil {
-		if (e.prefix == prefixAlways || e.prefix == prefixFirst && first) && !bytes.HasPrefix(text, metaspace) {
+		if !within && (e.prefix == prefixAlways || e.prefix == prefixFirst && first) && !bytes.HasPrefix(text, metaspace) {
 			text = slices.Concat(metaspace, text)
 		}
 		return e.encodeSpaces(dst, text)
 	}
-	if e.prefixSpace && text[0] != ' ' {
+	if e.prefixSpace && !within && text[0] != ' ' {
 		text = append([]byte{' '}, text...)
 	}
 	for len(text) > 0 {
