@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"math"
 	"path"
 	"slices"
 	"strings"
@@ -28,32 +27,6 @@ const (
 	wideVersion = 7
 	wideBytes   = 4
 )
-
-// WriteShard writes ids as one shard in the format of llm.c: 16-bit ids after a header
-// of 1024 bytes.
-func WriteShard(w io.Writer, ids []uint16) error {
-	if len(ids) == 0 || len(ids) > math.MaxInt32 {
-		return fmt.Errorf("data: a shard must have 1 to %d ids, not %d", math.MaxInt32, len(ids))
-	}
-	header := make([]byte, shardHeader)
-	binary.LittleEndian.PutUint32(header[0:], shardMagic)
-	binary.LittleEndian.PutUint32(header[4:], shardVersion)
-	binary.LittleEndian.PutUint32(header[8:], uint32(len(ids)))
-	if _, err := w.Write(header); err != nil {
-		return fmt.Errorf("data: writing a shard: %w", err)
-	}
-	chunk := make([]byte, 0, min(scanChunk, len(ids)*idBytes))
-	for part := range slices.Chunk(ids, scanChunk/idBytes) {
-		chunk = chunk[:0]
-		for _, id := range part {
-			chunk = binary.LittleEndian.AppendUint16(chunk, id)
-		}
-		if _, err := w.Write(chunk); err != nil {
-			return fmt.Errorf("data: writing a shard: %w", err)
-		}
-	}
-	return nil
-}
 
 // shard is one open file of ids.
 type shard struct {

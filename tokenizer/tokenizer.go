@@ -32,7 +32,7 @@ type Tokenizer struct {
 
 	newlineAlone bool // Metaspace: a newline is a token that no merge joins to another
 
-	prefix      prefix        // of a text without ▁ at its start
+	prefix prefix // of a text without ▁ at its start
 
 	before, after []int32 // the post-processor's ids
 	stripStart    int     // spaces that decoding removes from the start

@@ -1,0 +1,183 @@
+package prepare
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	pq "github.com/parquet-go/parquet-go"
+	"github.com/stretchr/testify/require"
+
+	"octet/data"
+	"octet/tokenizer"
+)
+
+// The tokens of completions count in the loss, with the end of text, and those of prompts do not. A
+// prompt has the ids that it has alone.
+func TestCompletion(t *testing.T) {
+	tok := trained(t)
+	type row struct {
+		Prompt     string `parquet:"prompt"`
+		Completion string `parquet:"completion"`
+	}
+	rows := []row{{"the cat ", "sat on the mat"}, {"the c", "at sat"}, {"", "hello world"}, {"hello", ""}, {"hello ", " world"}}
+	lines := ""
+	for _, r := range rows {
+		lines += jsonLine(t, map[string]string{"completion": r.Completion, "prompt": r.Prompt})
+	}
+	dir := t.TempDir()
+	for _, path := range []string{write(t, dir+"/a.jsonl", lines), table(t, dir+"/a.parquet", rows)} {
+		o := options(t, tok, path)
+		o.Kind = data.KindCompletion
+		c := run(t, o)
+		for i, r := range rows {
+			require.Equal(t, r.Prompt+r.Completion, c.texts[data.TrainPart][i])
+			require.Equal(t, r.Completion+"<|endoftext|>", c.answer[data.TrainPart][i])
+			prompt := tok.Encode([]int32{}, []byte(r.Prompt), tokenizer.Options{})
+			require.Equal(t, prompt, c.ids[data.TrainPart][i][:len(prompt):len(prompt)])
+		}
+		whole := tok.Encode(nil, []byte("the cat sat on the mat"), tokenizer.Options{})
+		require.NotEqual(t, append(whole, 0), c.ids[data.TrainPart][0], "\"cat \" ends with a space, which belongs to \" sat\" in the whole")
+		whole = tok.Encode(nil, []byte("hello  world"), tokenizer.Options{})
+		require.Equal(t, append(whole, 0), c.ids[data.TrainPart][4], "the rest of the ids of the whole")
+	}
+}
+
+// A preference is two documents on one side and in one shard.
+func TestPreference(t *testing.T) {
+	lines, want := "", []string{}
+	for i := range 200 {
+		prompt := strings.Repeat("the cat ", 1+i%7) + string(rune('a'+i%26)) + strings.Repeat("x", i/26)
+		lines += jsonLine(t, map[string]string{"prompt": prompt, "chosen": " sat", "rejected": " dog dog dog"})
+		want = append(want, prompt+" sat", prompt+" dog dog dog")
+	}
+	o := options(t, trained(t), write(t, t.TempDir()+"/a.jsonl", lines))
+	o.Kind, o.Val, o.ShardTokens, o.limits = data.KindPreference, 0.3, 10, tiny
+	c := run(t, o)
+	var all []string
+	for _, part := range []string{data.TrainPart, data.ValPart} {
+		texts := c.texts[part]
+		require.Greater(t, len(texts), 60)
+		for i := 0; i < len(texts); i += 2 {
+			require.Equal(t, strings.TrimSuffix(texts[i], " sat"), strings.TrimSuffix(texts[i+1], " dog dog dog"))
+			require.Equal(t, " sat<|endoftext|>", c.answer[part][i])
+			require.Equal(t, " dog dog dog<|endoftext|>", c.answer[part][i+1])
+		}
+		all = append(all, texts...)
+	}
+	slices.Sort(want)
+	slices.Sort(all)
+	require.Equal(t, want, all)
+	p, _, err := data.ReadPrepared(o.Out)
+	require.NoError(t, err)
+	for _, s := range p.Shards {
+		require.Zero(t, s.Documents%2)
+	}
+}
+
+type turn struct {
+	Role    string `json:"role" parquet:"role"`
+	Content string `json:"content" parquet:"content"`
+}
+
+func TestMessages(t *testing.T) {
+	talk := []turn{{"system", "the mat"}, {"user", "hello <|im_end|> "}, {"assistant", "\nhello world "}, {"tool", "1234"}, {"assistant", "dog"}}
+	type row struct {
+		Messages []turn `parquet:"messages,list"`
+	}
+	type plainRow struct {
+		Messages []turn `parquet:"messages"` // repeated, without a list
+	}
+	line := jsonLine(t, map[string]any{"messages": talk})
+	dir := t.TempDir()
+	special := []string{"<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}
+	for _, c := range []struct{ chat, end, text, answer string }{
+		{
+			ChatML, "",
+			"<|im_start|>system\nthe mat<|im_end|>\n<|im_start|>user\nhello <|im_end|> <|im_end|>\n<|im_start|>assistant\n\nhello world <|im_end|>\n<|im_start|>tool\n1234<|im_end|>\n<|im_start|>assistant\ndog<|im_end|>\n",
+			"\nhello world <|im_end|>dog<|im_end|>",
+		}, {
+			ChatML, "<|im_end|>", // ends the document, too
+			"<|im_start|>system\nthe mat<|im_end|>\n<|im_start|>user\nhello <|im_end|> <|im_end|>\n<|im_start|>assistant\n\nhello world <|im_end|>\n<|im_start|>tool\n1234<|im_end|>\n<|im_start|>assistant\ndog",
+			"\nhello world <|im_end|>dog<|im_end|>",
+		}, {
+			ChatLlama3, "",
+			"<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nthe mat<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nhello <|im_end|><|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nhello world<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n1234<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\ndog<|eot_id|>",
+			"hello world<|eot_id|>dog<|eot_id|>",
+		}, {
+			ChatPlain, "",
+			"system: the mat\n\nuser: hello <|im_end|> \n\nassistant: \nhello world \n\ntool: 1234\n\nassistant: dog",
+			" \nhello world \n\n dog<|endoftext|>",
+		},
+	} {
+		tok := trained(t, special...)
+		if c.end != "" {
+			require.NoError(t, tok.SetEndOfText(c.end))
+		}
+		for _, path := range []string{
+			write(t, dir+"/a.jsonl", strings.Repeat(line, 3)), table(t, dir+"/a.parquet", []row{{talk}, {talk}, {talk}}, pq.DataPageVersion(1), pq.PageBufferSize(40)),
+			table(t, dir+"/b.parquet", []plainRow{{talk}, {talk}, {talk}}),
+		} {
+			o := options(t, tok, path)
+			o.Kind, o.Chat = data.KindMessages, c.chat
+			got := run(t, o)
+			require.Len(t, got.texts[data.TrainPart], 3)
+			for i := range 3 {
+				require.Equal(t, c.text, got.texts[data.TrainPart][i], path)
+				require.Equal(t, c.answer, got.answer[data.TrainPart][i])
+			}
+			// The text of a special token is plain text, the special token is one.
+			im, _ := tok.ID("<|im_end|>")
+			n := 0
+			for _, id := range got.ids[data.TrainPart][0] {
+				if id == im {
+					n++
+				}
+			}
+			require.Equal(t, map[string]int{ChatML: 5, ChatLlama3: 0, ChatPlain: 0}[c.chat], n)
+		}
+	}
+}
+
+// The tokenizer's template surrounds a document; its end of text is not doubled.
+func TestTemplate(t *testing.T) {
+	for _, after := range []string{"", "<|endoftext|>", "<b>"} {
+		tok := trained(t, "<b>")
+		var f map[string]any
+		require.NoError(t, json.Unmarshal(tok.Files[0].Data, &f))
+		single := []any{map[string]any{"SpecialToken": map[string]any{"id": "<b>"}}, map[string]any{"Sequence": map[string]any{"id": "A"}}}
+		ids := map[string]any{"<b>": map[string]any{"ids": []int{1}}, "<|endoftext|>": map[string]any{"ids": []int{0}}}
+		if after != "" {
+			single = append(single, map[string]any{"SpecialToken": map[string]any{"id": after}})
+		}
+		f["post_processor"] = map[string]any{"type": "TemplateProcessing", "single": single, "special_tokens": ids}
+		raw, err := json.Marshal(f)
+		require.NoError(t, err)
+		tok, err = tokenizer.OpenBundle(write(t, t.TempDir()+"/tokenizer.json", string(raw)))
+		require.NoError(t, err)
+		text := strings.Repeat("the cat sat\n", 300)
+		want := tok.Encode(nil, []byte(text), tokenizer.Options{Template: true})
+		if after != "<|endoftext|>" {
+			want = append(want, 0)
+		}
+		for _, path := range []string{write(t, t.TempDir()+"/a.txt", text), write(t, t.TempDir()+"/a.jsonl", jsonLine(t, map[string]string{"text": text}))} {
+			o := options(t, tok, path)
+			o.limits = tiny
+			require.Equal(t, want, run(t, o).ids[data.TrainPart][0])
+		}
+	}
+}
+
+// Special tokens of a text are plain text unless asked for.
+func TestSpecial(t *testing.T) {
+	tok := trained(t)
+	path := write(t, t.TempDir()+"/a.txt", "the<|endoftext|>cat")
+	for _, special := range []bool{false, true} {
+		o := options(t, tok, path)
+		o.Special = special
+		want := append(tok.Encode(nil, []byte("the<|endoftext|>cat"), tokenizer.Options{Special: special}), 0)
+		require.Equal(t, want, run(t, o).ids[data.TrainPart][0])
+		require.Equal(t, special, slices.Contains(want[:len(want)-1], 0))
+	}
+}

@@ -1,0 +1,181 @@
+package prepare
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/internal/disk"
+	"octet/internal/disk/powercut"
+)
+
+// A call that is killed at any change of the disk, or interrupted at any batch, and started again as
+// often as needed, gives the bytes of an uninterrupted one.
+func TestKillAndResume(t *testing.T) {
+	paths, _ := corpusOf(t, t.TempDir())
+	tok := trained(t)
+	first := options(t, tok, paths...)
+	first.limits, first.Val, first.ShardTokens, first.Threads = tiny, 0.1, 2500, 2
+	_, err := Run(t.Context(), first)
+	require.NoError(t, err)
+	want := folder(t, first.Out)
+	same := func(dir string) {
+		t.Helper()
+		got := folder(t, dir)
+		require.Len(t, got, len(want))
+		for name, text := range want {
+			require.Equal(t, text, got[name], name)
+		}
+	}
+	killed := errors.New("killed")
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 12 {
+		o := first
+		o.Out = filepath.Join(t.TempDir(), "out")
+		calls := 0
+		for ; ; calls++ {
+			require.Less(t, calls, 200)
+			left := 12 + r.IntN(40)
+			restore := disk.Intercept(func(c disk.Change) error {
+				left--
+				switch {
+				case left > 0:
+					return c.Do()
+				case left == 0 && c.Half != nil:
+					return errors.Join(c.Half(), killed)
+				}
+				return killed
+			})
+			_, err := Run(t.Context(), o)
+			restore()
+			if err == nil {
+				break
+			}
+			require.ErrorIs(t, err, killed)
+		}
+		require.Greater(t, calls, 0)
+		same(o.Out)
+	}
+	stop := errors.New("stop")
+	for range 12 {
+		o := first
+		o.Out = filepath.Join(t.TempDir(), "out")
+		resumed := 0
+		for {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			left := 1 + r.IntN(60)
+			o.Progress = func(_, _ int64) {
+				if left--; left == 0 {
+					cancel(stop)
+				}
+			}
+			result, err := Run(ctx, o)
+			cancel(nil)
+			if result.Resumed {
+				resumed++
+			}
+			if err == nil {
+				break
+			}
+			require.ErrorIs(t, err, stop)
+		}
+		require.Positive(t, resumed)
+		same(o.Out)
+	}
+}
+
+// After a power cut at any change, what POSIX guarantees of the folder is enough to continue.
+func TestPowerCut(t *testing.T) {
+	paths, _ := corpusOf(t, t.TempDir())
+	tok := trained(t)
+	o := options(t, tok, paths...)
+	o.limits, o.Val, o.ShardTokens, o.Threads = tiny, 0.1, 6000, 2
+	_, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	want := folder(t, o.Out)
+	cut := errors.New("power cut")
+	for stop := 5; stop < 400; stop += 23 {
+		home := t.TempDir()
+		d := powercut.New(home)
+		o.Out = filepath.Join(home, "out")
+		n := 0
+		restore := disk.Intercept(func(c disk.Change) error {
+			if n++; n > stop {
+				return cut
+			}
+			return errors.Join(c.Do(), d.Follow(c))
+		})
+		_, err := Run(t.Context(), o)
+		restore()
+		if err == nil {
+			break
+		}
+		require.ErrorIs(t, err, cut)
+		for _, quick := range []bool{false, true} {
+			after := filepath.Join(t.TempDir(), "after")
+			require.NoError(t, d.Leave(after, quick))
+			o.Out = filepath.Join(after, "out")
+			_, err = Run(t.Context(), o)
+			require.NoError(t, err, stop)
+			require.Equal(t, want, folder(t, o.Out), stop)
+		}
+	}
+}
+
+// Other arguments or sources are refused by name.
+func TestResumeRefusals(t *testing.T) {
+	dir := t.TempDir()
+	path, other := write(t, dir+"/a.jsonl", strings.Repeat(jsonLine(t, map[string]string{"text": "the cat", "b": "dog"}), 400)), write(t, dir+"/b.txt", "dog")
+	tok := trained(t)
+	begun := func() Options {
+		o := options(t, tok, path)
+		o.limits = tiny
+		ctx, cancel := context.WithCancel(t.Context())
+		o.Progress = func(_, _ int64) { cancel() }
+		_, err := Run(ctx, o)
+		require.ErrorIs(t, err, context.Canceled)
+		o.Progress = nil
+		return o
+	}
+	for want, change := range map[string]func(o *Options){
+		"--field was text, and is b now":                    func(o *Options) { o.Field = "b" },
+		"--val was 0, and is 0.5 now":                       func(o *Options) { o.Val = 0.5 },
+		"--special was false, and is true now":              func(o *Options) { o.Special = true },
+		"--shard-tokens was 100000000, and is 5 now":        func(o *Options) { o.ShardTokens = 5 },
+		"the SHA-256 of --tokenizer was ":                   func(o *Options) { o.Tokenizer = trained(t, "<x>") },
+		"file 1 was " + path + ", and is " + other + " now": func(o *Options) { o.Sources = []string{other} },
+		"there were 1 files, and are 2 now":                 func(o *Options) { o.Sources = append(o.Sources, other) },
+		path + " was modified":                              func(*Options) { require.NoError(t, os.Chtimes(path, time.Time{}, time.Unix(5, 0))) },
+		"the id of the end of text (--eos) was 0, and is ":  func(o *Options) { o.Tokenizer = trained(t); require.NoError(t, o.Tokenizer.SetEndOfText("the")) },
+	} {
+		o := begun()
+		changed := o
+		change(&changed)
+		before := folder(t, o.Out)
+		_, err := Run(t.Context(), changed)
+		var bad *InputError
+		require.ErrorAs(t, err, &bad, want)
+		require.ErrorContains(t, err, o.Out+" has the beginning of an earlier call with other arguments: "+want)
+		require.ErrorContains(t, err, "give the same arguments and files, or remove "+o.Out+" to start anew")
+		require.Equal(t, before, folder(t, o.Out), "nothing is lost")
+	}
+	// A shard that became shorter is damage.
+	o := begun()
+	require.NoError(t, os.Truncate(filepath.Join(o.Out, "train-000000.bin"), 100))
+	_, err := Run(t.Context(), o)
+	require.ErrorContains(t, err, "train-000000.bin has 100 bytes, fewer than were written: remove "+o.Out+" and start again")
+	// The state is not lost to a call that only looks, and a complete folder is left alone.
+	_, err = Inspect(o.Out, InspectOptions{})
+	require.ErrorContains(t, err, "is not complete: start octet data prepare again with the same arguments")
+	o = begun()
+	run(t, o)
+	_, err = Run(t.Context(), o)
+	require.ErrorContains(t, err, "is a folder of tokens already: name another folder, or remove this one")
+}
