@@ -39,7 +39,10 @@ func TestRefusals(t *testing.T) {
 	type null struct {
 		Text *string `parquet:"text"`
 	}
-	tablePath := func(name string) string { n++; return filepath.Join(dir, string(rune('a'+n/26))+string(rune('a'+n%26)), name) }
+	tablePath := func(name string) string {
+		n++
+		return filepath.Join(dir, string(rune('a'+n/26))+string(rune('a'+n%26)), name)
+	}
 	s := "x"
 	var many []text
 	for range 2000 {
