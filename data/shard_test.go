@@ -62,7 +62,7 @@ func TestShardLayout(t *testing.T) {
 	require.Equal(t, []byte{0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 3, 0, 0, 0}, got[:12])
 	require.Equal(t, make([]byte, 1024-12), got[12:1024])
 	require.Equal(t, []byte{1, 0, 0x50, 0xc4, 0x34, 0x12}, got[1024:])
-	require.Error(t, WriteShard(&bytes.Buffer{}, nil))
+	require.Error(t, WriteShard(&bytes.Buffer{}, []uint16(nil)))
 }
 
 func TestShardsAreOneStream(t *testing.T) {

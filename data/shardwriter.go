@@ -8,16 +8,6 @@ import (
 	"slices"
 )
 
-// The layout of llm.c's shards for Llama 3 differs in the magic number, the version and the size of
-// an id, a uint32.
-const (
-	wideVersion = 7
-	wideBytes   = 4
-)
-
-// maxNarrow is the largest vocabulary whose shards hold 16-bit ids.
-const maxNarrow = 1 << 16
-
 // ShardHeaderBytes is the size of a shard's header.
 const ShardHeaderBytes = shardHeader
 
@@ -38,7 +28,7 @@ func ShardHeader(width int, ids int64) []byte {
 	header := make([]byte, shardHeader)
 	magic, version := uint32(shardMagic), uint32(shardVersion)
 	if width == wideBytes {
-		magic, version = llama3Magic, wideVersion
+		magic, version = wideMagic, wideVersion
 	}
 	binary.LittleEndian.PutUint32(header[0:], magic)
 	binary.LittleEndian.PutUint32(header[4:], version)
@@ -57,10 +47,10 @@ func ParseShardHeader(header []byte, size int64) (width int, ids int64, err erro
 	switch {
 	case magic == shardMagic && version == shardVersion:
 		width = idBytes
-	case magic == llama3Magic && version == wideVersion:
+	case magic == wideMagic && version == wideVersion:
 		width = wideBytes
 	default:
-		return 0, 0, fmt.Errorf("it begins with %d and version %d: llm.c's shards have %d and %d for 16-bit ids, %d and %d for 32-bit ids", magic, version, shardMagic, shardVersion, llama3Magic, wideVersion)
+		return 0, 0, fmt.Errorf("it begins with %d and version %d: llm.c's shards have %d and %d for 16-bit ids, %d and %d for 32-bit ids", magic, version, shardMagic, shardVersion, wideMagic, wideVersion)
 	}
 	switch {
 	case ids <= 0:

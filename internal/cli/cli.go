@@ -39,6 +39,7 @@ type commands struct {
 	Quantize  quantizeCmd  `cmd:"" help:"Cast matrices to a format and show what the cast loses; --out writes codes and scales."`
 	Dump      dumpCmd      `cmd:"" help:"Repeat one step of a run and write its tensors: codes, scales and values."`
 	Gemm      gemmCmd      `cmd:"" help:"Compute one GEMM of codes or values; --explain shows its sums step by step."`
+	Data      dataCmd      `cmd:"" help:"Turn text into tokens to train on, and inspect such folders."`
 	Tokenizer tokenizerCmd `cmd:"" help:"Train a tokenizer, encode text and decode ids."`
 	Bench     benchCmd     `cmd:"" help:"Measure training steps and their parts beside the device's measured peaks."`
 	Doctor    doctorCmd    `cmd:"" help:"Show which backends work here, what is missing, and how to fix it."`

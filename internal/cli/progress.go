@@ -45,6 +45,14 @@ func (p *progress) set(done int64, loss *float64) {
 	p.show()
 }
 
+// setOf records the amount done and the whole amount.
+func (p *progress) setOf(done, all int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last.Done, p.last.All = done, all
+	p.show()
+}
+
 // show draws the line if the command has run for progressAfter; the caller holds mu.
 func (p *progress) show() {
 	if p.last.Elapsed = time.Since(p.start); p.last.Elapsed >= progressAfter && !p.closed {

@@ -198,6 +198,8 @@ func TestLinesOfATerminal(t *testing.T) {
 		"quantize":         {"quantize " + npyFile(t, "w.npy", 4, 32) + " --format e2m1 --granularity 1x16 --scale e4m3+fp32", "quantize w.npy --format e9m9", "quantize other/checkpoints --format e4m3"},
 		"dump":             {"dump run --step 2 --tensor layers.0.* --out dumped", "dump run --step 2 --tensor nothing --out d", "dump none --step 2 --tensor * --out d"},
 		"gemm":             {"gemm --shape 3x16x64", "gemm --backend emu:h100 --explain 0,0", "gemm --backend emu --explain 0,0"},
+		"data prepare":     {"data prepare " + text + " --tokenizer tok.json --out tokens", "data prepare " + text + " --out tokens", "data prepare none -o x", "data prepare tok.json --kind messages -o x"},
+		"data inspect":     {"data inspect tokens --verify", "data inspect none", "data inspect tokens/train-000000.bin"},
 		"tokenizer train":  {"tokenizer train " + text + " --vocab 300 -o tok.json", "tokenizer train " + text + " --vocab 9 -o tok2.json"},
 		"tokenizer encode": {"tokenizer encode none " + text, "tokenizer encode tok.json none"},
 		"tokenizer decode": {"tokenizer decode tok.json " + text},
