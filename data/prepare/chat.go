@@ -89,8 +89,11 @@ func newChatWriter(o *Options) chatWriter {
 	return c
 }
 
+// text writes text. It is one segment with the text before it, unless only one of them counts.
 func (c *chatWriter) text(s []byte, answer bool) {
-	if len(s) > 0 {
+	if n := len(c.list); n > 0 && c.list[n-1].token < 0 && c.list[n-1].answer == answer {
+		c.list[n-1].text = slices.Concat(c.list[n-1].text, s)
+	} else if len(s) > 0 {
 		c.list = append(c.list, segment{text: s, token: -1, answer: answer})
 	}
 }

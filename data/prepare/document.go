@@ -15,6 +15,7 @@ import (
 type record struct {
 	values   [3][]byte
 	messages []message
+	buffers  [3][]byte // of values with escapes
 }
 
 func trimSpace(text []byte) []byte { return bytes.TrimSpace(text) }
@@ -43,7 +44,10 @@ func (r *record) parseLine(line []byte, o *Options) error {
 		case values[i][0] != '"':
 			return fmt.Errorf("the field %q is %s, not a string", name, values[i].kind())
 		}
-		r.values[i] = unquote(nil, values[i])
+		r.values[i] = unquote(r.buffers[i][:0], values[i])
+		if len(r.values[i]) < len(values[i])-2 { // it had escapes
+			r.buffers[i] = r.values[i]
+		}
 	}
 	return nil
 }

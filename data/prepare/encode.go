@@ -93,7 +93,7 @@ func (w *worker) encode(b *batch, it *item) error {
 		it.empty = true
 		return nil
 	}
-	val := heldOut(r.hash(w.Kind), w.Val)
+	val := w.Val > 0 && heldOut(r.hash(w.Kind), w.Val)
 	switch w.Kind {
 	case data.KindDocuments:
 		return w.document(val, segment{text: r.values[0], token: -1, answer: true})

@@ -104,7 +104,7 @@ func TestVerify(t *testing.T) {
 		quick  bool // found without reading all ids
 	}{
 		{"train-000000.bin", func(raw []byte) []byte { raw[1500] ^= 1; return raw }, "train-000000: the SHA-256 of its files is ", false},
-		{"train-000000.bin", func(raw []byte) []byte { raw[1024], raw[1025] = 0xff, 0xff; return raw }, ".bin: id 65535 at token 0 is not below the vocabulary of 316", false},
+		{"train-000000.bin", func(raw []byte) []byte { raw[1024], raw[1025] = 0xff, 0xff; return raw }, ".bin: id 65535 at token 0 is not below the vocabulary of 317", false},
 		{"train-000000.bin", func(raw []byte) []byte { return raw[:len(raw)-2] }, ".bin: it has ", true},
 		{"train-000000.bin", func(raw []byte) []byte { raw[0] = 1; return raw }, ".bin: it begins with ", true},
 		{"train-000000.bin", func(raw []byte) []byte { return raw[:99] }, ".bin: it has 99 bytes, the header of a shard 1024", true},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -244,20 +245,27 @@ func (s *scanJSON) number() error {
 
 // string consumes a string.
 func (s *scanJSON) string() error {
-	s.at++
-	for s.at < len(s.text) {
-		c := s.text[s.at]
-		switch {
+	text := s.text
+	for s.at++; s.at < len(text); s.at++ {
+		at := s.at
+		for at < len(text) && inString[text[at]] {
+			at++
+		}
+		if s.at = at; at == len(text) {
+			break
+		}
+		switch c := text[at]; {
 		case c == '"':
 			s.at++
 			return nil
 		case c < ' ':
 			return s.unexpected()
-		case c == '\\':
-			if s.at++; !s.is(`"\/bfnrtu`) {
+		default: // a backslash
+			s.at++
+			switch {
+			case s.at == len(text) || text[s.at] != 'u' && escapes[text[s.at]] == 0:
 				return s.unexpected()
-			}
-			if s.text[s.at] == 'u' {
+			case text[s.at] == 'u':
 				for range 4 {
 					if s.at++; !s.is("0123456789abcdefABCDEF") {
 						return s.unexpected()
@@ -265,23 +273,28 @@ func (s *scanJSON) string() error {
 				}
 			}
 		}
-		s.at++
 	}
 	return errEnd
 }
 
-var escapes = map[byte]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+// inString has the bytes that stand for themselves in a string.
+var inString = func() (list [256]bool) {
+	for c := range list {
+		list[c] = c >= ' ' && c != '"' && c != '\\'
+	}
+	return list
+}()
 
-// unquote appends the text of a valid string to dst. A string without escapes is returned as it is
-// in the line if dst is nil. Half of a surrogate pair becomes U+FFFD.
+var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// unquote returns the text of a valid string: that of the line, or, of a string with escapes, appended
+// to dst. Half of a surrogate pair becomes U+FFFD.
 func unquote(dst, quoted []byte) []byte {
 	text := quoted[1 : len(quoted)-1]
-	if dst == nil && bytes.IndexByte(text, '\\') < 0 {
+	if bytes.IndexByte(text, '\\') < 0 {
 		return text
 	}
-	if dst == nil {
-		dst = make([]byte, 0, len(text))
-	}
+	dst = slices.Grow(dst, len(text))
 	unit := func(at int) rune { // of \uXXXX
 		if at+6 > len(text) || text[at] != '\\' || text[at+1] != 'u' {
 			return -1

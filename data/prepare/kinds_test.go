@@ -53,7 +53,7 @@ func TestPreference(t *testing.T) {
 		want = append(want, prompt+" sat", prompt+" dog dog dog")
 	}
 	o := options(t, trained(t), write(t, t.TempDir()+"/a.jsonl", lines))
-	o.Kind, o.Val, o.ShardTokens, o.limits = data.KindPreference, 0.3, 10, tiny
+	o.Kind, o.Val, o.ShardTokens, o.limits = data.KindPreference, 0.3, 200, tiny
 	c := run(t, o)
 	var all []string
 	for _, part := range []string{data.TrainPart, data.ValPart} {
@@ -138,6 +138,21 @@ func TestMessages(t *testing.T) {
 			require.Equal(t, map[string]int{ChatML: 5, ChatLlama3: 0, ChatPlain: 0}[c.chat], n)
 		}
 	}
+}
+
+// The text between special tokens is encoded as one, but for the start of an answer, before which the
+// model sees the prompt alone.
+func TestPromptsAreWhole(t *testing.T) {
+	tok := trained(t, "<|im_start|>", "<|im_end|>")
+	line := jsonLine(t, map[string]any{"messages": []turn{{"user", "\nthe cat"}, {"assistant", "\ndog"}}})
+	o := options(t, tok, write(t, t.TempDir()+"/a.jsonl", line))
+	o.Kind = data.KindMessages
+	encode := func(text string) []int32 {
+		return tok.Encode(nil, []byte(text), tokenizer.Options{Special: true})
+	}
+	prompt := encode("<|im_start|>user\n\nthe cat<|im_end|>\n<|im_start|>assistant\n")
+	require.NotEqual(t, prompt, slices.Concat(encode("<|im_start|>user\n"), encode("\nthe cat<|im_end|>\n<|im_start|>assistant\n")), "two newlines are a token")
+	require.Equal(t, slices.Concat(prompt, encode("\ndog<|im_end|>\n<|endoftext|>")), run(t, o).ids[data.TrainPart][0])
 }
 
 // The tokenizer's template surrounds a document; its end of text is not doubled.

@@ -25,7 +25,7 @@ import (
 )
 
 // words is a text for a tokenizer that tests train.
-const words = "the cat sat on the mat, and the dog sat by the door\nprompt completion user assistant hello world 1234 été\n"
+const words = "the cat sat on the mat, and the dog sat by the door\nprompt completion user assistant hello world 1234 été\n\n"
 
 // trained returns a small byte-level tokenizer with special tokens.
 func trained(t testing.TB, special ...string) *tokenizer.Bundle {

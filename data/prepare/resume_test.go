@@ -22,7 +22,7 @@ func TestKillAndResume(t *testing.T) {
 	paths, _ := corpusOf(t, t.TempDir())
 	tok := trained(t)
 	first := options(t, tok, paths...)
-	first.limits, first.Val, first.ShardTokens, first.Threads = tiny, 0.1, 2500, 2
+	first.limits, first.Val, first.ShardTokens, first.Threads = tiny, 0.1, 5000, 2
 	_, err := Run(t.Context(), first)
 	require.NoError(t, err)
 	want := folder(t, first.Out)
@@ -36,13 +36,13 @@ func TestKillAndResume(t *testing.T) {
 	}
 	killed := errors.New("killed")
 	r := rand.New(rand.NewPCG(3, 4))
-	for range 12 {
+	for range 4 {
 		o := first
 		o.Out = filepath.Join(t.TempDir(), "out")
 		calls := 0
 		for ; ; calls++ {
 			require.Less(t, calls, 200)
-			left := 12 + r.IntN(40)
+			left := 12 + r.IntN(50)
 			restore := disk.Intercept(func(c disk.Change) error {
 				left--
 				switch {
@@ -64,7 +64,7 @@ func TestKillAndResume(t *testing.T) {
 		same(o.Out)
 	}
 	stop := errors.New("stop")
-	for range 12 {
+	for range 5 {
 		o := first
 		o.Out = filepath.Join(t.TempDir(), "out")
 		resumed := 0
@@ -101,7 +101,7 @@ func TestPowerCut(t *testing.T) {
 	require.NoError(t, err)
 	want := folder(t, o.Out)
 	cut := errors.New("power cut")
-	for stop := 5; stop < 400; stop += 23 {
+	for stop := 5; stop < 400; stop += 41 {
 		home := t.TempDir()
 		d := powercut.New(home)
 		o.Out = filepath.Join(home, "out")
