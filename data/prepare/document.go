@@ -18,6 +18,15 @@ type record struct {
 	buffers  [3][]byte // of values with escapes
 }
 
+// forget drops buffers that a long document has made large.
+func (r *record) forget(limit int) {
+	for i := range r.buffers {
+		if cap(r.buffers[i]) > 8*limit {
+			r.buffers[i] = nil
+		}
+	}
+}
+
 func trimSpace(text []byte) []byte { return bytes.TrimSpace(text) }
 
 // parseLine fills the record with a JSON line.

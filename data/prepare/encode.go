@@ -17,7 +17,7 @@ type limits struct {
 	inFlight int64 // documents between reader and writer
 }
 
-var defaultLimits = limits{batch: 1 << 20, document: 256 << 20, part: 1 << 20, uncut: 8 << 20, inFlight: 256 << 20}
+var defaultLimits = limits{batch: 1 << 20, document: 64 << 20, part: 1 << 20, uncut: 8 << 20, inFlight: 64 << 20}
 
 // cut returns where to cut a text after at most a part, or somewhat later: its length if it is short
 // and last, 0 if more text is needed to tell. next is the length at which to ask again.
@@ -89,6 +89,7 @@ func (w *worker) encode(b *batch, it *item) error {
 		}
 	}
 	r := &w.record
+	defer r.forget(w.limits.batch)
 	if r.empty(w.Kind) {
 		it.empty = true
 		return nil

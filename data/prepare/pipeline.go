@@ -65,8 +65,8 @@ func (p *pipeline) fresh() *batch {
 
 // recycle makes a batch available, unless a long document has made it large.
 func (p *pipeline) recycle(b *batch) {
-	p.room.Release(b.size)
 	p.inFlight.Add(-b.size)
+	p.room.Release(b.size)
 	if cap(b.bytes) <= 8*p.limits.batch && cap(b.ids) <= 32*p.limits.batch {
 		p.free.Put(b)
 	}

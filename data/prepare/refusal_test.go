@@ -93,6 +93,7 @@ func TestRefusals(t *testing.T) {
 		{file("a.jsonl", good+`{"text":"`+strings.Repeat("a ", 2<<20)), nil, `a.jsonl: line 2 has more than 1 MiB: octet reads a document from each line`},
 		{table(t, tablePath("a.parquet"), []text{{strings.Repeat("a ", 1<<20)}}), nil, `a.parquet: row 1 has more than 1 MiB`},
 		{file("a.jsonl", good+`{"text":"the\u0000cat"}`), func(o *Options) { o.Tokenizer = tokenizer.OfBytes() }, `a.jsonl: line 2: the text contains the end of text, which ends documents`},
+		{file("a.jsonl", good+strings.Repeat("\x00", 2<<20)), nil, `a.jsonl: line 2 is not JSON: it has a zero byte`},
 		{file("empty.jsonl", ""), nil, `empty.jsonl" is empty`},
 		{file("blank.jsonl", "\n\n"), nil, `blank.jsonl: no document has text`},
 		{file("a.tar.gz", "x"), nil, `a.tar.gz: octet reads text files, .jsonl and .ndjson`},
