@@ -19,9 +19,9 @@ type record struct {
 }
 
 // forget drops buffers that a long document has made large.
-func (r *record) forget(limit int) {
+func (r *record) forget() {
 	for i := range r.buffers {
-		if cap(r.buffers[i]) > 8*limit {
+		if cap(r.buffers[i]) > keepBytes {
 			r.buffers[i] = nil
 		}
 	}

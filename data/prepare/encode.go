@@ -89,7 +89,7 @@ func (w *worker) encode(b *batch, it *item) error {
 		}
 	}
 	r := &w.record
-	defer r.forget(w.limits.batch)
+	defer r.forget()
 	if r.empty(w.Kind) {
 		it.empty = true
 		return nil
@@ -246,7 +246,7 @@ func (w *worker) add(ids []int32, answer bool) {
 	if len(ids) == 0 {
 		return
 	}
-	w.batch.ids = data.AppendIDs(w.batch.ids, ids, w.width)
+	w.batch.ids = data.AppendIDs(grow(w.batch.ids, len(ids)*w.width), ids, w.width)
 	w.tokens, w.last = w.tokens+int64(len(ids)), ids[len(ids)-1]
 	if w.Kind == data.KindDocuments {
 		return
@@ -258,6 +258,15 @@ func (w *worker) add(ids []int32, answer bool) {
 	for range ids {
 		w.batch.mask = append(w.batch.mask, bit)
 	}
+}
+
+// grow makes room for n bytes. It doubles long buffers, which append would grow in small steps: all
+// buffers of the steps are in memory until the next garbage collection.
+func grow(buffer []byte, n int) []byte {
+	if n > cap(buffer)-len(buffer) {
+		buffer = slices.Grow(buffer, max(n, len(buffer)))
+	}
+	return buffer
 }
 
 // addText adds the ids of text, which are not the end of text.

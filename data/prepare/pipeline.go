@@ -2,6 +2,7 @@ package prepare
 
 import (
 	"context"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
@@ -63,13 +64,20 @@ func (p *pipeline) fresh() *batch {
 	return b
 }
 
+// keepBytes is how large a buffer may be that is used again. Batches are much smaller, unless they have
+// a long document.
+const keepBytes = 8 << 20
+
 // recycle makes a batch available, unless a long document has made it large.
 func (p *pipeline) recycle(b *batch) {
 	p.inFlight.Add(-b.size)
 	p.room.Release(b.size)
-	if cap(b.bytes) <= 8*p.limits.batch && cap(b.ids) <= 32*p.limits.batch {
+	if cap(b.bytes) <= keepBytes && cap(b.ids) <= 4*keepBytes {
 		p.free.Put(b)
+		return
 	}
+	*b = batch{}
+	debug.FreeOSMemory() // several such batches would wait for the collector
 }
 
 // send passes a batch to the workers and the writer when there is room for it.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"slices"
 )
 
 // position is a place in the sources, between two items.
@@ -172,10 +171,7 @@ func (r *reader) lines(o *opened, at position) error {
 			if bytes.IndexByte(part, 0) >= 0 {
 				return badInput("%s: line %d is not JSON: it has a zero byte", o.source.Path, at.Number+1)
 			}
-			if len(part) > cap(b.bytes)-len(b.bytes) { // append would grow a long line in small steps
-				b.bytes = slices.Grow(b.bytes, max(len(part), len(b.bytes)))
-			}
-			b.bytes = append(b.bytes, part...)
+			b.bytes = append(grow(b.bytes, len(part)), part...)
 			if len(b.bytes)-begin > r.limits.document {
 				return badInput("%s: line %d has more than %d MiB: octet reads a document from each line", o.source.Path, at.Number+1, r.limits.document>>20)
 			}
