@@ -58,7 +58,7 @@ func newWorker(o *Options) *worker {
 	end := o.Tokenizer.EndOfText
 	return &worker{
 		Options: o, enc: o.Tokenizer.NewEncoder(), chat: newChatWriter(o), width: data.ShardWidth(o.Tokenizer.Vocab()),
-		guard: !o.Special || o.Tokenizer.Size(end) > 0,
+		guard: !o.Special || len(o.Tokenizer.Text(end)) > 0,
 	}
 }
 
