@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,9 @@ func (r *reader) parquet(o *opened, at position) (err error) {
 			err = badInput("%s is damaged: %v", o.source.Path, p)
 		}
 	}()
+	if err := checkFooter(o); err != nil {
+		return badInput("%s is not a Parquet table, or damaged: %w", o.source.Path, err)
+	}
 	f, err := pq.OpenFile(o.file, o.source.Bytes, pq.SkipPageIndex(true), pq.SkipBloomFilters(true))
 	if err != nil {
 		return badInput("%s is not a Parquet table, or damaged: %w", o.source.Path, err)
@@ -39,6 +43,18 @@ func (r *reader) parquet(o *opened, at position) (err error) {
 			return err
 		}
 		skip = 0
+	}
+	return nil
+}
+
+// checkFooter checks the size of the footer, for which the library would allocate up to 4 GiB.
+func checkFooter(o *opened) error {
+	var end [8]byte
+	if _, err := o.file.ReadAt(end[:], max(o.source.Bytes-8, 0)); err != nil {
+		return io.ErrUnexpectedEOF
+	}
+	if size := binary.LittleEndian.Uint32(end[:]); string(end[4:]) != "PAR1" || int64(size)+12 > o.source.Bytes {
+		return errors.New("it does not end with a footer")
 	}
 	return nil
 }

@@ -214,3 +214,30 @@ func FuzzLine(f *testing.F) {
 		}
 	})
 }
+
+// Any file with the name of a table is read, or refused; the library's panics are errors.
+func FuzzParquet(f *testing.F) {
+	type row struct {
+		Text     string `parquet:"text"`
+		Messages []turn `parquet:"messages,list"`
+	}
+	rows := []row{{"the cat", []turn{{"user", "a"}, {"assistant", "b"}}}, {"dog", []turn{{"assistant", "c"}}}}
+	for i, options := range [][]pq.WriterOption{nil, {pq.Compression(&pq.Snappy), pq.DataPageVersion(1)}, {pq.MaxRowsPerRowGroup(1), pq.Compression(&pq.Zstd)}} {
+		raw, err := os.ReadFile(table(f, filepath.Join(f.TempDir(), string(rune('a'+i))), rows, options...))
+		require.NoError(f, err)
+		f.Add(raw)
+	}
+	tok := trained(f)
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		path := filepath.Join(t.TempDir(), "a.parquet")
+		require.NoError(t, os.WriteFile(path, raw, 0o600))
+		for kind, chat := range map[string]string{data.KindDocuments: "", data.KindMessages: ChatPlain} {
+			o := options(t, tok, path)
+			o.Kind, o.Chat, o.limits = kind, chat, tiny
+			if _, err := Run(t.Context(), o); err != nil {
+				var bad *InputError
+				require.ErrorAs(t, err, &bad)
+			}
+		}
+	})
+}
