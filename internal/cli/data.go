@@ -149,4 +149,3 @@ func plural(n int64, what string) string {
 	}
 	return writers.Count(n) + " " + what
 }
-
