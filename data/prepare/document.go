@@ -150,7 +150,6 @@ func (r *record) hash(kind string) uint64 {
 	}
 	h := sha256.New()
 	for _, p := range parts {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p))))
 		h.Write(p)
 	}
 	return binary.BigEndian.Uint64(h.Sum(nil))

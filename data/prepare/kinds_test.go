@@ -167,6 +167,7 @@ func TestTemplate(t *testing.T) {
 			single = append(single, map[string]any{"SpecialToken": map[string]any{"id": after}})
 		}
 		f["post_processor"] = map[string]any{"type": "TemplateProcessing", "single": single, "special_tokens": ids}
+		f["pre_tokenizer"] = map[string]any{"type": "ByteLevel", "add_prefix_space": true} // of the text, not of its parts
 		raw, err := json.Marshal(f)
 		require.NoError(t, err)
 		tok, err = tokenizer.OpenBundle(write(t, t.TempDir()+"/tokenizer.json", string(raw)))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/data"
 	"octet/internal/disk"
 	"octet/internal/disk/powercut"
 )
@@ -21,8 +22,20 @@ import (
 func TestKillAndResume(t *testing.T) {
 	paths, _ := corpusOf(t, t.TempDir())
 	tok := trained(t)
-	first := options(t, tok, paths...)
-	first.limits, first.Val, first.ShardTokens, first.Threads = tiny, 0.1, 5000, 2
+	text := options(t, tok, paths...)
+	text.limits, text.Val, text.ShardTokens, text.Threads = tiny, 0.1, 5000, 2
+	lines := ""
+	for i := range 500 {
+		lines += jsonLine(t, map[string]string{"prompt": strings.Repeat("the cat ", i%13), "completion": strings.Repeat(" sat", i%17)})
+	}
+	masked := options(t, tok, write(t, t.TempDir()+"/a.jsonl", lines))
+	masked.Kind, masked.limits, masked.Val, masked.ShardTokens = data.KindCompletion, tiny, 0.1, 1500
+	for _, o := range []Options{text, masked} {
+		t.Run(o.Kind, func(t *testing.T) { testResume(t, o) })
+	}
+}
+
+func testResume(t *testing.T, first Options) {
 	_, err := Run(t.Context(), first)
 	require.NoError(t, err)
 	want := folder(t, first.Out)
