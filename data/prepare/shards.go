@@ -94,10 +94,14 @@ func (p *part) resume() error {
 		if info.Size() < lengths[i] {
 			return badInput("%s has %d bytes, fewer than were written: remove %s and start again", p.path(suffix), info.Size(), p.dir)
 		}
-		if err := p.openFile(suffix, os.O_WRONLY|os.O_APPEND); err != nil {
+		f, err := disk.Open(p.path(suffix), os.O_WRONLY) // Windows truncates no file that is opened to append
+		if err != nil {
 			return err
 		}
-		if err := p.files[i].file.Truncate(lengths[i]); err != nil {
+		if err := errors.Join(f.Truncate(lengths[i]), f.Close()); err != nil {
+			return err
+		}
+		if err := p.openFile(suffix, os.O_WRONLY|os.O_APPEND); err != nil {
 			return err
 		}
 	}

@@ -374,7 +374,8 @@ func (w *writer) clean() error {
 	for _, name := range []string{stateFile, argumentsFile} {
 		err = errors.Join(err, disk.RemoveAll(filepath.Join(w.Out, name)))
 	}
-	return errors.Join(err, disk.RemoveAll(filepath.Join(w.Out, lockFile)))
+	_ = disk.RemoveAll(filepath.Join(w.Out, lockFile)) // it stays on Windows, where it is open
+	return err
 }
 
 // close closes the files. After bad input it removes what was written, of which nothing can be
