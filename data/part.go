@@ -46,10 +46,7 @@ func (p *part) addShard(files *pool, dir string, s PreparedShard, prepared Prepa
 		}
 		return files.add(f)
 	}
-	width := int64(idBytes)
-	if prepared.Tokenizer.Vocab > maxNarrow {
-		width = wideBytes
-	}
+	width := int64(ShardWidth(prepared.Tokenizer.Vocab))
 	ids, err := open(".bin", shardHeader+s.Tokens*width)
 	if err != nil {
 		return err

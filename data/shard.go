@@ -56,34 +56,16 @@ func beginsAsShard(f *file) (bool, error) {
 // newShard reads the header, checks it against the file's size in bytes, and writes
 // it to h.
 func newShard(r io.ReaderAt, name string, size int64, h hash.Hash) (*shard, error) {
-	header := make([]byte, shardHeader)
-	if size < shardHeader {
-		return nil, fmt.Errorf("data: shard %q is truncated or not a shard: it has %d bytes, its header needs %d", name, size, shardHeader)
-	}
+	header := make([]byte, min(size, shardHeader))
 	if err := readFull(r, name, header, 0); err != nil {
 		return nil, err
 	}
 	h.Write(header)
-	magic := int32(binary.LittleEndian.Uint32(header[0:]))
-	version := int32(binary.LittleEndian.Uint32(header[4:]))
-	ids := int64(int32(binary.LittleEndian.Uint32(header[8:])))
-	width, known := int64(idBytes), int32(shardVersion)
-	if magic == wideMagic {
-		width, known = wideBytes, wideVersion
+	width, ids, err := ParseShardHeader(header, size)
+	if err != nil {
+		return nil, fmt.Errorf("data: shard %q: %w", name, err)
 	}
-	switch {
-	case magic != shardMagic && magic != wideMagic:
-		return nil, fmt.Errorf("data: shard %q begins with %d instead of %d or %d: rename it if it is text; ids need llm.c's header of 1024 bytes, which files of nanoGPT and Megatron-LM lack", name, magic, shardMagic, wideMagic)
-	case version != known:
-		return nil, fmt.Errorf("data: shard %q has version %d: octet reads version %d of files that begin with %d", name, version, known, magic)
-	case ids <= 0:
-		return nil, fmt.Errorf("data: shard %q has %d ids according to its header: leave it out or write it again", name, ids)
-	case width == idBytes && size == shardHeader+ids*wideBytes:
-		return nil, fmt.Errorf("data: shard %q holds %d 32-bit ids after a header for 16-bit ids: write it again with the magic number %d and version %d", name, ids, wideMagic, wideVersion)
-	case size != shardHeader+ids*width:
-		return nil, fmt.Errorf("data: shard %q has %d bytes, but the %d ids of its header need %d: copy or write it again", name, size, ids, shardHeader+ids*width)
-	}
-	return &shard{name: name, r: r, ids: ids, width: width}, nil
+	return &shard{name: name, r: r, ids: ids, width: int64(width)}, nil
 }
 
 // id returns the id at the start of raw.

@@ -40,23 +40,25 @@ func ShardHeader(width int, ids int64) []byte {
 // header and has size bytes.
 func ParseShardHeader(header []byte, size int64) (width int, ids int64, err error) {
 	if len(header) < shardHeader {
-		return 0, 0, fmt.Errorf("it has %d bytes, the header of a shard %d", size, shardHeader)
+		return 0, 0, fmt.Errorf("it is truncated or not a shard: it has %d bytes, its header needs %d", size, shardHeader)
 	}
-	magic, version := binary.LittleEndian.Uint32(header), binary.LittleEndian.Uint32(header[4:])
+	magic, version := int32(binary.LittleEndian.Uint32(header)), int32(binary.LittleEndian.Uint32(header[4:]))
 	ids = int64(int32(binary.LittleEndian.Uint32(header[8:])))
-	switch {
-	case magic == shardMagic && version == shardVersion:
-		width = idBytes
-	case magic == wideMagic && version == wideVersion:
-		width = wideBytes
-	default:
-		return 0, 0, fmt.Errorf("it begins with %d and version %d: llm.c's shards have %d and %d for 16-bit ids, %d and %d for 32-bit ids", magic, version, shardMagic, shardVersion, wideMagic, wideVersion)
+	width, known := idBytes, int32(shardVersion)
+	if magic == wideMagic {
+		width, known = wideBytes, wideVersion
 	}
-	switch {
+	switch need := shardHeader + ids*int64(width); {
+	case magic != shardMagic && magic != wideMagic:
+		return 0, 0, fmt.Errorf("it begins with %d instead of %d or %d: rename it if it is text; ids need llm.c's header of 1024 bytes, which files of nanoGPT and Megatron-LM lack", magic, shardMagic, wideMagic)
+	case version != known:
+		return 0, 0, fmt.Errorf("it has version %d: octet reads version %d of files that begin with %d", version, known, magic)
 	case ids <= 0:
-		return 0, 0, fmt.Errorf("it has %d ids according to its header", ids)
-	case size != shardHeader+ids*int64(width):
-		return 0, 0, fmt.Errorf("it has %d bytes, but the %d ids of its header need %d", size, ids, shardHeader+ids*int64(width))
+		return 0, 0, fmt.Errorf("it has %d ids according to its header: leave it out or write it again", ids)
+	case width == idBytes && size == shardHeader+ids*wideBytes:
+		return 0, 0, fmt.Errorf("it holds %d 32-bit ids after a header for 16-bit ids: write it again with the magic number %d and version %d", ids, wideMagic, wideVersion)
+	case size != need:
+		return 0, 0, fmt.Errorf("it has %d bytes, but the %d ids of its header need %d: copy or write it again", size, ids, need)
 	}
 	return width, ids, nil
 }

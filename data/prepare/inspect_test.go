@@ -107,7 +107,7 @@ func TestVerify(t *testing.T) {
 		{"train-000000.bin", func(raw []byte) []byte { raw[1024], raw[1025] = 0xff, 0xff; return raw }, ".bin: id 65535 at token 0 is not below the vocabulary of 317", false},
 		{"train-000000.bin", func(raw []byte) []byte { return raw[:len(raw)-2] }, ".bin: it has ", true},
 		{"train-000000.bin", func(raw []byte) []byte { raw[0] = 1; return raw }, ".bin: it begins with ", true},
-		{"train-000000.bin", func(raw []byte) []byte { return raw[:99] }, ".bin: it has 99 bytes, the header of a shard 1024", true},
+		{"train-000000.bin", func(raw []byte) []byte { return raw[:99] }, ".bin: it is truncated or not a shard", true},
 		{"train-000001.idx", func(raw []byte) []byte { copy(raw[8:], raw[:8]); return raw }, "train-000001: .idx: document 1 ends at id ", true},
 		{"train-000001.idx", func(raw []byte) []byte { raw[7] = 0xff; return raw }, ".idx: document 0 ends at id ", true},
 		{"train-000001.idx", func(raw []byte) []byte { return raw[:len(raw)-8] }, ".idx ends at document ", true},
