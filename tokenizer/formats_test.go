@@ -4,13 +4,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -188,16 +187,24 @@ func TestMetaspace(t *testing.T) {
 	}
 }
 
-// A text from a reader is counted as the whole text is, whatever the chunks.
-func TestAddFrom(t *testing.T) {
-	text := strings.Repeat("a line of text,\n\n  an indented one\nénd of it\r\n\n", 60_000)
-	var whole, read Trainer
-	whole.Add([]byte(text))
-	require.NoError(t, read.AddFrom(iotest.HalfReader(strings.NewReader(text))))
-	require.Equal(t, whole.counts, read.counts)
-	require.ErrorIs(t, read.AddFrom(iotest.ErrReader(io.ErrClosedPipe)), io.ErrClosedPipe)
+// A text in parts is counted as the whole text is, whatever the parts.
+func TestAddPart(t *testing.T) {
+	text := []byte(strings.Repeat("a line of text,\n\n  an indented one\nénd of it\r\n\n", 6_000))
+	var whole, parts Trainer
+	whole.Add(text)
+	rng := rand.New(rand.NewPCG(1, 0))
+	for rest := text; len(rest) > 0; {
+		n := min(1+rng.IntN(3_000), len(rest))
+		parts.AddPart(rest[:n], n == len(rest))
+		rest = rest[n:]
+	}
+	require.Equal(t, whole.counts, parts.counts)
 	var long Trainer // no line ends: it is cut all the same
-	require.NoError(t, long.AddFrom(strings.NewReader(strings.Repeat("ab ", 8<<20))))
+	for range 24 {
+		long.AddPart([]byte(strings.Repeat("ab ", 1<<20/3)), false)
+	}
+	require.Less(t, len(long.held), 20<<20)
+	long.AddPart(nil, true)
 	require.Less(t, len(long.counts), 10)
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"unicode/utf8"
@@ -21,6 +20,7 @@ type Trainer struct {
 	MinCount int64    // pairs that occur less often are not merged; 0 means 1
 
 	counts map[string]int64 // of pieces
+	held   []byte           // of the text whose parts AddPart gets
 }
 
 // Add counts the pieces of a text.
@@ -36,30 +36,24 @@ func (t *Trainer) Add(text []byte) {
 	}
 }
 
-// AddFrom is Add for the text of a reader, of which it holds a few megabytes at a time. It cuts the text
-// between a line and one that begins without white space, where no piece of the pattern crosses.
-func (t *Trainer) AddFrom(r io.Reader) error {
-	const chunk, longest = 1 << 20, 16 << 20
-	var held []byte
-	for {
-		from := len(held)
-		held = slices.Grow(held, chunk)[:from+chunk]
-		n, err := io.ReadFull(r, held[from:])
-		held = held[:from+n]
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			t.Add(held)
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		cut := lastCut(held)
-		if cut == 0 && len(held) >= longest {
-			cut = len(held)
-		}
-		t.Add(held[:cut])
-		held = held[:copy(held, held[cut:])]
+// AddPart is Add for a part of a text; last says that the text ends with it. It cuts the text between a
+// line and one that begins without white space, where no piece of the pattern crosses, and holds what
+// follows.
+func (t *Trainer) AddPart(text []byte, last bool) {
+	const longest = 16 << 20
+	if last && len(t.held) == 0 {
+		t.Add(text)
+		return
 	}
+	t.held = append(t.held, text...)
+	cut := len(t.held)
+	if !last {
+		if cut = lastCut(t.held); cut == 0 && len(t.held) >= longest {
+			cut = len(t.held)
+		}
+	}
+	t.Add(t.held[:cut])
+	t.held = t.held[:copy(t.held, t.held[cut:])]
 }
 
 // lastCut returns the end of the last line in text that is followed by other than white space.

@@ -2,15 +2,16 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
+	"octet/data/prepare"
 	"octet/internal/disk"
 	"octet/tokenizer"
 )
@@ -22,7 +23,8 @@ type tokenizerCmd struct {
 }
 
 type tokenizerTrainCmd struct {
-	Files   []string `arg:"" name:"FILES" help:"Text files, or folders, of which all files are read."`
+	Files   []string `arg:"" name:"FILES" help:"Text files, JSON lines (plain, .gz or .zst) and Parquet tables, or folders of these, as octet data prepare reads them."`
+	Field   string   `placeholder:"NAME" help:"Field of JSON lines and column of tables; default: text."`
 	Vocab   int      `required:"" placeholder:"N" help:"Tokens of the vocabulary, the 256 bytes and special tokens included."`
 	Out     string   `short:"o" required:"" placeholder:"FILE" help:"The tokenizer.json to write; it must not exist."`
 	Special []string `default:"<|endoftext|>" placeholder:"TOKEN" help:"Special tokens, which have the first ids; repeat the flag for several; default: ${default}."`
@@ -35,10 +37,10 @@ func (tokenizerTrainCmd) Help() string {
 
 Examples:
   octet tokenizer train corpus.txt --vocab 8192 --out tokenizer.json
-  octet tokenizer train src/ docs/ --vocab 32000 --out tokenizer.json`
+  octet tokenizer train src/ docs.jsonl.gz --vocab 32000 --out tokenizer.json`
 }
 
-func (c tokenizerTrainCmd) Run(t *terminal) error {
+func (c tokenizerTrainCmd) Run(ctx context.Context, t *terminal) error {
 	if _, err := os.Lstat(c.Out); !errors.Is(err, fs.ErrNotExist) {
 		return badInput(fmt.Errorf("--out: %s is there: remove it, or choose another name", c.Out))
 	}
@@ -47,12 +49,11 @@ func (c tokenizerTrainCmd) Run(t *terminal) error {
 		return badInput(fmt.Errorf("--vocab, --special: %w", err))
 	}
 	start, read := time.Now(), int64(0)
-	for _, name := range c.Files {
-		n, err := addFiles(&train, name)
-		if err != nil {
-			return badInput(err)
-		}
-		read += n
+	if _, err := prepare.Texts(ctx, c.Files, c.Field, func(text []byte, last bool) {
+		read += int64(len(text))
+		train.AddPart(text, last)
+	}); err != nil {
+		return badInput(err)
 	}
 	raw, err := train.Train()
 	if err != nil {
@@ -70,27 +71,6 @@ func (c tokenizerTrainCmd) Run(t *terminal) error {
 		fmt.Fprintf(prose(t.err), "The text has too few pairs for %d tokens.\n", c.Vocab)
 	}
 	return nil
-}
-
-// addFiles adds a file, or all files of a folder, and returns their bytes.
-func addFiles(train *tokenizer.Trainer, name string) (read int64, err error) {
-	err = filepath.WalkDir(name, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
-		info, err := f.Stat()
-		if err != nil {
-			return err
-		}
-		read += info.Size()
-		return train.AddFrom(f)
-	})
-	return read, err
 }
 
 type tokenizerEncodeCmd struct {
