@@ -45,7 +45,7 @@ func TestTokenizer(t *testing.T) {
 		{[]string{"train", text, "--vocab", "200", "-o", at("x")}, "a vocabulary of 200 tokens is too small: 257 bytes and special tokens come first"},
 		{[]string{"train", text, "--vocab", "600", "--special", "a", "-o", at("x")}, `special token "a" is empty, given twice, or the token of a byte`},
 		{[]string{"train", empty, "--vocab", "600", "-o", at("x")}, "is empty: name a file with text in it"},
-		{[]string{"train", at("missing"), "--vocab", "600", "-o", at("x")}, "missing: no such file or directory"},
+		{[]string{"train", at("missing"), "--vocab", "600", "-o", at("x")}, "missing\" does not exist"},
 		{[]string{"encode", dir, text, "--json-lines"}, "text.txt: line 1: expected a JSON string"},
 		{[]string{"encode", text, text}, "neither a tokenizer.json, a rank file of tiktoken nor a SentencePiece model"},
 		{[]string{"encode", t.TempDir(), text}, "has no tokenizer.json and no tokenizer.model"},
