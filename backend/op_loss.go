@@ -4,6 +4,9 @@ package backend
 // first Valid columns (the rest is vocabulary padding), and
 // DLogits = (softmax − onehot) · Control.InvTokens · LossScale. A row whose target is
 // negative is ignored: loss 0, gradient 0.
+//
+// Correct[t] is 1 where the target is the first of the largest valid logits, as an argmax
+// finds it, else 0; it is 0 where the row is ignored or its loss is NaN.
 type CrossEntropy struct {
 	Logits  *Tensor `op:"in"` // [tokens, vocab]
 	Targets *Tensor `op:"in"` // I32 [tokens]
@@ -12,6 +15,7 @@ type CrossEntropy struct {
 	LossScale *Tensor `op:"in,optional"`
 	Loss      *Tensor `op:"out"` // F32 [tokens], nats
 	DLogits   *Tensor `op:"out,optional"`
+	Correct   *Tensor `op:"out,optional"` // I32 [tokens]
 
 	Valid int
 }
@@ -27,6 +31,9 @@ func (o *CrossEntropy) check() error {
 		c.matrix("DLogits", o.DLogits, rows, cols)
 		c.plain(field{"DLogits", o.DLogits})
 		c.that(o.Control != nil, "DLogits needs step.control")
+	}
+	if o.Correct != nil {
+		c.ints("Correct", o.Correct, rows)
 	}
 	if o.Control != nil {
 		c.control(o.Control)

@@ -20,6 +20,10 @@ func (s *suite) loss() {
 						Logits: b.outliers(b.normal("logits", in, rows, cols), 3000), Targets: b.ints("targets", targets...),
 						Loss: b.result("loss", fp8.F32, summed(valid), rows), Valid: valid,
 					}
+					if valid > 1 { // the largest logit at the target, before it too, after it too, a tie with padding
+						op.Correct = b.result("correct", fp8.I32, exactly, rows)
+						b.peaks(op.Logits, targets, valid)
+					}
 					if grad {
 						op.Control = b.control()
 						op.DLogits = b.result("dlogits", in, summed(valid), rows, cols)
@@ -47,6 +51,27 @@ func (s *suite) loss() {
 					X: b.positive("x", n), Out: b.result("out", fp8.F32, summed(n), 1), Accumulate: accumulate,
 				})
 			}, "sum/%d/accumulate-%v", n, accumulate)
+		}
+	}
+}
+
+// peaks raises logits to the largest of their rows, in the format's values: at the target, or twice,
+// of which one is at the target.
+func (b *fixture) peaks(logits *backend.Tensor, targets []int, valid int) {
+	cols := logits.Cols()
+	for t, target := range targets {
+		if target < 0 || t%4 == 3 {
+			continue
+		}
+		row := b.values[logits][t*cols : (t+1)*cols]
+		const top = 4096
+		row[target] = top
+		switch t % 4 {
+		case 1:
+			row[(target+1)%valid] = top
+		case 2:
+			row[(target+valid-1)%valid] = top
+			row[cols-1] = 2 * top // of padding, where valid is less
 		}
 	}
 }

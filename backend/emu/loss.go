@@ -27,7 +27,7 @@ var _ = implement((*binder).crossEntropy)
 // piece by piece: for its maximum, for the exponentials, and for the gradient.
 func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	logits, targets, loss := b.matrix(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
-	words, lossScale := b.i32(o.Control), b.f32(o.LossScale)
+	words, lossScale, correct := b.i32(o.Control), b.f32(o.LossScale), b.i32(o.Correct)
 	var gradient *cast.Output
 	if o.DLogits != nil {
 		gradient = b.output([]backend.Cast{{Out: o.DLogits}})
@@ -40,6 +40,9 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 		scratch := b.pool.Scratch[worker]
 		buffer, grad := scratch[:lossPiece], scratch[lossPiece:lossPiece+cols]
 		target, scale := targets(t), float32(0)
+		if correct != nil {
+			correct[t] = 0
+		}
 		switch {
 		case target < 0:
 			loss[t] = 0
@@ -48,9 +51,19 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 			loss[t] = nan
 			fillWith(grad[:valid], nan)
 		default:
-			top := largestLogit(&logits, t, valid, buffer)
+			at := 0
+			if correct != nil {
+				at = target
+			}
+			before, top := largestLogit(&logits, t, 0, at, buffer), largestLogit(&logits, t, at, valid, buffer)
+			first := before < top
+			top = max(before, top)
 			sum := exponentials(grad, &logits, t, valid, top, buffer, min(t+1, tokens-1))
-			loss[t] = float32(float64(top) - float64(logits.Piece(buffer, t, target, 1)[0]) + math.Log(sum))
+			x := logits.Piece(buffer, t, target, 1)[0]
+			loss[t] = float32(float64(top) - float64(x) + math.Log(sum))
+			if correct != nil && first && x == top && loss[t] == loss[t] {
+				correct[t] = 1
+			}
 			scale = float32(float64(invTokens) / sum)
 		}
 		if gradient == nil {
@@ -79,11 +92,11 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	return cast.Storing(run, gradient)
 }
 
-// largestLogit returns the largest of the first n logits of a row.
-func largestLogit(logits *memory.Matrix, row, n int, buffer []float32) float32 {
+// largestLogit returns the largest of the logits [from, to) of a row.
+func largestLogit(logits *memory.Matrix, row, from, to int, buffer []float32) float32 {
 	top := float32(math.Inf(-1))
-	for from := 0; from < n; from += lossPiece {
-		top = max(top, simd.Max(logits.Piece(buffer, row, from, min(lossPiece, n-from))))
+	for ; from < to; from += lossPiece {
+		top = max(top, simd.Max(logits.Piece(buffer, row, from, min(lossPiece, to-from))))
 	}
 	return top
 }

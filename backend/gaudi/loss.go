@@ -35,6 +35,11 @@ func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
 	sum := b.sum(e)
 	loss := b.sub(b.log(sum), b.sum(b.where(chosen, shifted, zero)))
 	b.out(o.Loss, b.where(ignored, zero, loss))
+	if o.Correct != nil {
+		first := b.minimum(b.where(b.equal(valid(shifted, b.constant(-1)), zero), column, b.constant(float32(cols))), 0)
+		correct := b.where(b.equal(first, target), b.constant(1), zero)
+		b.out(o.Correct, b.where(b.isNaN(loss), zero, correct))
+	}
 	if o.DLogits == nil {
 		return nil
 	}

@@ -3,6 +3,7 @@ package ref
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"octet/backend"
 )
@@ -12,7 +13,7 @@ var _ = implementErr((*Backend).crossEntropy)
 func (b *Backend) crossEntropy(o *backend.CrossEntropy) error {
 	logits, cols := b.read(o.Logits), o.Logits.Cols()
 	invTokens := float64(b.control(o.Control).InvTokens) * b.readOr(o.LossScale, 1, 1)[0]
-	loss := make([]float64, o.Logits.Rows())
+	loss, correct := make([]float64, o.Logits.Rows()), make([]float64, o.Logits.Rows())
 	dLogits := make([]float64, len(logits))
 	for t, target := range b.ints(o.Targets) {
 		if target < 0 {
@@ -32,6 +33,9 @@ func (b *Backend) crossEntropy(o *backend.CrossEntropy) error {
 		}
 		lse := top + math.Log(sum)
 		loss[t] = lse - row[target]
+		if slices.Index(row, top) == target && !math.IsNaN(loss[t]) {
+			correct[t] = 1
+		}
 		for j, x := range row {
 			dLogits[t*cols+j] = math.Exp(x-lse) * invTokens
 		}
@@ -40,6 +44,9 @@ func (b *Backend) crossEntropy(o *backend.CrossEntropy) error {
 	b.store(o.Loss, loss)
 	if o.DLogits != nil {
 		b.store(o.DLogits, dLogits)
+	}
+	if o.Correct != nil {
+		b.store(o.Correct, correct)
 	}
 	return nil
 }

@@ -4,7 +4,7 @@
 const int LOSS_THREADS = 512;
 
 struct CrossEntropyArgs {
-	Tensor logits, targets, control, loss_scale, loss, dlogits;
+	Tensor logits, targets, control, loss_scale, loss, dlogits, correct;
 	i64 rows, cols, valid;
 	void *scratch;
 };
@@ -40,7 +40,9 @@ KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 	const float inv_tokens = control_inv_tokens(a.control.i32()) * (a.loss_scale.p ? *a.loss_scale.f32() : 1.0f);
 	float loss = target < 0 ? 0.0f : nan, grad_scale = loss, top = -infinity;
 	const bool sound = target >= 0 && target < a.valid; // uniform in the block
+	int beaten = 0;                                     // a logit precedes the target's in order of size
 	if (sound) {
+		const float goal = load_value(a.logits, row, target);
 		Softmax x = {-infinity, 0.0f};
 		for (i64 col = threadIdx.x * 8; col < a.valid; col += LOSS_THREADS * 8) {
 			float v[8];
@@ -50,15 +52,25 @@ KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 				x.add(v, 8);
 			else
 				x.add(v, n);
+			if (a.correct.p) {
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					beaten |= i < n && (v[i] > goal || (v[i] == goal && col + i < target));
+			}
 		}
 		top = over_block<Max, float>(x.top, -infinity);
 		// A thread without columns has no sum to scale.
 		const double total = block_sum(x.sum == 0.0f ? 0.0 : (double)x.sum * (double)expf(x.top - top));
-		loss = (float)((double)top - (double)load_value(a.logits, row, target) + log(total));
+		loss = (float)((double)top - (double)goal + log(total));
 		grad_scale = (float)((double)inv_tokens / total);
 	}
-	if (threadIdx.x == 0)
+	if (a.correct.p)
+		beaten = __syncthreads_or(beaten);
+	if (threadIdx.x == 0) {
 		a.loss.out()[row] = loss;
+		if (a.correct.p)
+			((int *)a.correct.p)[row] = sound && !beaten && loss == loss;
+	}
 	if (!a.dlogits.p)
 		return;
 	for (i64 col = threadIdx.x * 8; col < a.cols; col += LOSS_THREADS * 8) {
