@@ -66,17 +66,7 @@ func newEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 		return nil, err
 	}
 	s.dev = dev
-	n := windows.Batch * windows.Seq
-	e := &Evaluator{
-		session: s, windows: windows, ids: make([]int32, n), next: make([]int32, n),
-		tokens:  s.vars.Tensor(backend.Input, "tokens", fp8.I32, n),
-		targets: s.vars.Tensor(backend.Input, "targets", fp8.I32, n),
-		loss:    s.vars.Tensor(backend.Output, "loss", fp8.F32, 1),
-	}
-	if windows.Documents {
-		e.starts = make([]int32, n)
-		e.start = s.vars.Tensor(backend.Input, "start", fp8.I32, n)
-	}
+	e := s.evaluator(windows)
 	if sharpness {
 		e.last = s.vars.Tensor(backend.Output, "last", fp8.F32, windows.Batch, c.PaddedVocab())
 	}
@@ -105,6 +95,22 @@ func newEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 		}
 	}
 	return e, loaded[len(programs)].Run(ctx)
+}
+
+// evaluator declares the inputs and the result of an Evaluator without programs.
+func (s *session) evaluator(windows Windows) *Evaluator {
+	n := windows.Batch * windows.Seq
+	e := &Evaluator{
+		session: s, windows: windows, ids: make([]int32, n), next: make([]int32, n),
+		tokens:  s.vars.Tensor(backend.Input, "tokens", fp8.I32, n),
+		targets: s.vars.Tensor(backend.Input, "targets", fp8.I32, n),
+		loss:    s.vars.Tensor(backend.Output, "loss", fp8.F32, 1),
+	}
+	if windows.Documents {
+		e.starts = make([]int32, n)
+		e.start = s.vars.Tensor(backend.Input, "start", fp8.I32, n)
+	}
+	return e
 }
 
 // recordCalibrate records a forward with current scales, whose amaxes become the newest row

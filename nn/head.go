@@ -123,7 +123,9 @@ func (h *Head) chunkUnit() int {
 func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (losses, dx *backend.Tensor) {
 	tokens, vocab := p.Tokens(), h.weight.Shape[0]
 	q := p.At(h.Scope)
-	losses = q.Temp("loss", fp8.F32, tokens)
+	if losses = p.Losses; losses == nil {
+		losses = q.Temp("loss", fp8.F32, tokens)
+	}
 	x, w := in.As(h.fprop.a), h.cachedAs(h.fprop.b)
 	if grads {
 		dx = q.temp("input.grad", tokens, h.weight.Cols())
@@ -136,6 +138,9 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 		loss := &backend.CrossEntropy{
 			Logits: logits, Targets: targets.Slice(fmt.Sprintf("targets[%d:]", from), from, rows),
 			Loss: losses.Slice(fmt.Sprintf("loss[%d:]", from), from, rows), Valid: h.weight.Rows,
+		}
+		if p.Correct != nil {
+			loss.Correct = p.Correct.Slice(fmt.Sprintf("correct[%d:]", from), from, rows)
 		}
 		if !grads {
 			q.Add(loss)

@@ -36,7 +36,11 @@ type Pass struct {
 	LossScale *backend.Tensor
 	// Start separates documents in attention: the first position of its row that each token
 	// may see, I32 [batch·seq], as in backend.Attention. nil: all earlier positions.
-	Start      *backend.Tensor
+	Start *backend.Tensor
+	// Losses is where Head.Loss writes the token losses, F32 [tokens]; nil: to a temp. It also
+	// writes Correct, I32 [tokens], unless that is nil; see backend.CrossEntropy.
+	Losses     *backend.Tensor
+	Correct    *backend.Tensor
 	Cache      *Cache          // keys and values of earlier positions; nil in training
 	Health     *Health         // where casts and channels are measured; nil in training
 	used       *backend.Tensor // MatMul.Used of an expert's rows; nil elsewhere
