@@ -28,7 +28,7 @@ var levels = [][]string{
 	{"internal/board"},
 	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/start"},
 	{"run", "internal/runs"},
-	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/parity", "internal/ptq", "internal/spike", "internal/trial"},
+	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/parity", "internal/ptq", "internal/spike", "internal/task", "internal/trial"},
 	{"infer", "internal/quantize", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm", "internal/hostmem", "internal/launch"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "tools/kernelusage"},

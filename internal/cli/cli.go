@@ -39,7 +39,7 @@ type commands struct {
 	Quantize  quantizeCmd  `cmd:"" help:"Cast matrices to a format and show what the cast loses; --out writes codes and scales."`
 	Dump      dumpCmd      `cmd:"" help:"Repeat one step of a run and write its tensors: codes, scales and values."`
 	Gemm      gemmCmd      `cmd:"" help:"Compute one GEMM of codes or values; --explain shows its sums step by step."`
-	Data      dataCmd      `cmd:"" help:"Turn text into tokens to train on, and inspect such folders."`
+	Data      dataCmd      `cmd:"" help:"Turn text into tokens to train on, inspect such folders, and convert data sets to tasks."`
 	Tokenizer tokenizerCmd `cmd:"" help:"Train a tokenizer, encode text and decode ids."`
 	Bench     benchCmd     `cmd:"" help:"Measure training steps and their parts beside the device's measured peaks."`
 	Doctor    doctorCmd    `cmd:"" help:"Show which backends work here, what is missing, and how to fix it."`
@@ -112,6 +112,7 @@ func (t *terminal) run(ctx context.Context, args []string) (status int) {
 		kong.Writers(t.out, t.err),
 		kong.Exit(func(status int) { panic(stopped{status}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, Summary: false}),
+		kong.Vars{"task_names": taskNames()},
 		kong.Bind(t),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)

@@ -17,6 +17,7 @@ import (
 type dataCmd struct {
 	Prepare dataPrepareCmd `cmd:"" help:"Turn text, JSON lines and Parquet tables into a folder of tokens, on which train trains."`
 	Inspect dataInspectCmd `cmd:"" help:"Show what a folder of tokens, or shards of llm.c, hold; --verify reads all of it."`
+	Task    dataTaskCmd    `cmd:"" help:"Convert a published data set to a task file, which eval scores."`
 }
 
 type dataPrepareCmd struct {

@@ -22,7 +22,13 @@ type evalCmd struct {
 	Data   []string `placeholder:"PATH" sep:"none" help:"A file or folder to evaluate on completely; may be repeated; default: the run's validation data."`
 	Recipe string   `placeholder:"NAME|FILE" help:"Evaluate in another precision: a recipe such as fp32, or a recipe file; default: the run's recipe."`
 	Quant  []string `aliases:"ladder" xor:"losses" placeholder:"NAME" help:"Evaluate the model quantized after training, and print the loss above the unquantized model: w8a8-fp8, w4a16-g128 and others above; --ladder is the same flag."`
-	Seq    int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256."`
+	Seq    int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256; with --task, for a model without a run: its max_position_embeddings."`
+
+	Task        []string `placeholder:"FILE" help:"Score the documents of a task file instead, by the rules of lm-evaluation-harness; with --quant, besides. octet data task writes such files."`
+	Limit       int      `placeholder:"N" help:"Read the first N documents of each task file."`
+	Samples     string   `placeholder:"FILE" help:"Write the log-likelihoods of each document to a file of JSON lines."`
+	PrefixToken *int32   `placeholder:"ID" help:"The token before texts without a context; default: BOS, or else EOS."`
+
 	Sharp  bool     `name:"sharpness" xor:"losses" help:"Also print the sharpness of the loss around the last logits of each window."`
 	JSON   bool     `help:"Print one JSON object."`
 	device
@@ -41,6 +47,8 @@ Examples:
   octet eval runs/mine --data book.txt --recipe fp32
   octet eval runs/mine --quant w8a8-fp8,w4a16-g128,w4a16-g128-rtn
   octet eval runs/mine --recipe fp8-current --sharpness
+  octet eval runs/mine --task hellaswag.jsonl,lambada.jsonl
+  octet eval runs/mine --task lambada.jsonl --ladder w8a8-fp8,w4a16-g128
   octet eval runs/mine/checkpoints/step-00000200 --json`
 }
 
@@ -61,11 +69,18 @@ type evaluated struct {
 	Sharpness   *writers.Float `json:"sharpness,omitempty"`
 	Calibrated  int64          `json:"calibration_tokens,omitempty"`
 	Quantized   []rung         `json:"quantized,omitempty"`
+	Tasks       []taskScore    `json:"tasks,omitempty"` // of the unquantized model
 }
 
 func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
-	if len(c.Quant) > 0 {
+	if err := c.checkTaskFlags(); err != nil {
+		return badInput(err)
+	}
+	switch {
+	case len(c.Quant) > 0:
 		return c.ladder(ctx, t)
+	case len(c.Task) > 0:
+		return c.tasks(ctx, t)
 	}
 	w, err := run.OpenWeights(c.Model, c.Recipe)
 	if err != nil {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -27,6 +28,7 @@ type rung struct {
 	Loss         writers.Float `json:"loss"`            // nats per token
 	Above        writers.Float `json:"above"`           // the loss of the unquantized model
 	StdErr       writers.Float `json:"above_stderr"`    // of Above, over batches; null for one batch
+	Tasks        []taskScore   `json:"tasks,omitempty"`
 }
 
 // ladder evaluates the model unquantized and by each of the schemes.
@@ -55,6 +57,12 @@ func (c evalCmd) ladder(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	t.reportSkipped(w.Skipped)
+	var set *taskSet
+	if len(c.Task) > 0 {
+		if set, err = c.readTasks(w); err != nil {
+			return badInput(err)
+		}
+	}
 	corpus, err := corpusOf(ctx, t, w, c.Data, "validation data")
 	if err != nil {
 		return badInput(err)
@@ -64,12 +72,15 @@ func (c evalCmd) ladder(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
-	q := quantizer{device: c.device, t: t, w: w, options: ptq.Options{Plain: plain, Tokens: corpus.Train, Windows: windows}}
+	q := quantizer{device: c.device, t: t, w: w, set: set, samples: &bytes.Buffer{}, options: ptq.Options{Plain: plain, Tokens: corpus.Train, Windows: windows}}
 	base, err := q.losses(ctx, w, plain, stream)
 	if err != nil {
 		return err
 	}
 	e := evaluated{Path: w.Path, Recipe: plain.Name, Tokens: stream.Len() - 1, Loss: writers.Float(base.mean()), Perplexity: writers.Float(math.Exp(base.mean()))}
+	if e.Tasks, err = q.scores(ctx, w, plain, "", nil); err != nil {
+		return err
+	}
 	var from export.Model // with Smooth-SwiGLU folded, as octet export writes it
 	err = q.onDevice(func(dev backend.Backend) error {
 		from, err = export.FromRun(ctx, w, dev)
@@ -91,8 +102,15 @@ func (c evalCmd) ladder(ctx context.Context, t *terminal) (err error) {
 		if err != nil {
 			return err
 		}
+		scores, err := q.scores(ctx, m, r, s.Name, e.Tasks)
+		if err != nil {
+			return err
+		}
 		above, stderr := losses.above(base)
-		e.Quantized = append(e.Quantized, rung{s.Name, m.Bits(), writers.Float(losses.mean()), writers.Float(above), writers.Float(stderr)})
+		e.Quantized = append(e.Quantized, rung{s.Name, m.Bits(), writers.Float(losses.mean()), writers.Float(above), writers.Float(stderr), scores})
+	}
+	if err := c.saveSamples(q.samples); err != nil {
+		return err
 	}
 	if c.JSON {
 		return json.NewEncoder(t.out).Encode(e)
@@ -102,7 +120,10 @@ func (c evalCmd) ladder(ctx context.Context, t *terminal) (err error) {
 	for _, r := range e.Quantized {
 		rows.add(r.Quantization, fmt.Sprintf("%.2f", r.Bits), fmt.Sprintf("%.4f", r.Loss), fmt.Sprintf("%+.4f", r.Above), fmt.Sprintf("%.4f", r.StdErr))
 	}
-	return rows.print(t.out)
+	if err := rows.print(t.out); err != nil || len(e.Tasks) == 0 {
+		return err
+	}
+	return printTasks(t, e)
 }
 
 // quantizer quantizes a model and evaluates it, each time on a device of its own, because
@@ -111,6 +132,8 @@ type quantizer struct {
 	device
 	t       *terminal
 	w       *run.Weights
+	set     *taskSet // nil without --task
+	samples *bytes.Buffer
 	options ptq.Options
 }
 
@@ -153,6 +176,23 @@ func (q quantizer) losses(ctx context.Context, w infer.Weights, r recipe.Recipe,
 		return err
 	})
 	return l, err
+}
+
+// scores scores the tasks with weights, and adds their samples.
+func (q quantizer) scores(ctx context.Context, w infer.Weights, r recipe.Recipe, quantization string, base []taskScore) (list []taskScore, err error) {
+	if q.set == nil {
+		return nil, nil
+	}
+	err = q.onDevice(func(dev backend.Backend) error {
+		scores, _, err := q.set.score(ctx, q.t, q.w, w, r, dev, nil)
+		if err != nil {
+			return err
+		}
+		results := q.set.results(scores)
+		list = q.set.scores(results, base)
+		return q.set.appendSamples(q.samples, quantization, results)
+	})
+	return list, err
 }
 
 func (l batchLosses) mean() float64 { return sum(l.sums) / sum(l.tokens) }

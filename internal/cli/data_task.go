@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"octet/internal/disk"
+	"octet/internal/task"
+)
+
+type dataTaskCmd struct {
+	Name string `arg:"" name:"NAME" help:"The data set: ${task_names}."`
+	File string `arg:"" name:"FILE" help:"Its rows: JSON lines, as to_json of Hugging Face's datasets writes them."`
+	Out  string `short:"o" placeholder:"FILE" help:"The task file to write; it must not exist; default: standard output."`
+}
+
+// Help returns the text that data task --help adds.
+func (dataTaskCmd) Help() string {
+	return `The texts are those of lm-evaluation-harness 0.4.13, without examples before them. Octet contains no data set; docs/evaluation.md describes task files.
+
+Examples:
+  octet data task hellaswag validation.jsonl --out hellaswag.jsonl
+  octet data task wikitext test.jsonl | head -c 300`
+}
+
+func (c dataTaskCmd) Run(t *terminal) (err error) {
+	converter, err := task.ConverterOf(c.Name)
+	if err != nil {
+		return badInput(err)
+	}
+	if c.Out != "" {
+		if _, err := os.Lstat(c.Out); !errors.Is(err, fs.ErrNotExist) {
+			return badInput(fmt.Errorf("--out: %s is there: remove it, or choose another name", c.Out))
+		}
+	}
+	f, err := os.Open(c.File)
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { _ = f.Close() }()
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(converter.Header); err != nil {
+		return err
+	}
+	documents := 0
+	err = eachLine(f, c.File, func(line []byte) error {
+		row, err := task.ParseRow(line)
+		if err != nil {
+			return err
+		}
+		d, err := converter.Document(row)
+		if err != nil {
+			return err
+		}
+		documents++
+		return e.Encode(d)
+	})
+	if err == nil && documents == 0 {
+		err = fmt.Errorf("%s has no rows", c.File)
+	}
+	if err != nil {
+		return badInput(err)
+	}
+	if c.Out == "" {
+		_, err = t.out.Write(text.Bytes())
+		return err
+	}
+	if err := disk.WriteAtomic(c.Out, text.Bytes()); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(prose(t.err), "%s: %d documents of kind %s\n", c.Out, documents, converter.Kind)
+	return err
+}
+
+// taskNames lists the converters in help texts.
+func taskNames() string { return strings.Join(task.Converters(), ", ") }
