@@ -29,8 +29,8 @@ type evalCmd struct {
 	Samples     string   `placeholder:"FILE" help:"Write the log-likelihoods of each document to a file of JSON lines."`
 	PrefixToken *int32   `placeholder:"ID" help:"The token before texts without a context; default: BOS, or else EOS."`
 
-	Sharp  bool     `name:"sharpness" xor:"losses" help:"Also print the sharpness of the loss around the last logits of each window."`
-	JSON   bool     `help:"Print one JSON object."`
+	Sharp bool `name:"sharpness" xor:"losses" help:"Also print the sharpness of the loss around the last logits of each window."`
+	JSON  bool `help:"Print one JSON object."`
 	device
 }
 

@@ -112,7 +112,8 @@ func (e *Encoder) encode(text string, template bool) []int32 {
 }
 
 // pair encodes context and continuation together. White space at the end of the context belongs to
-// the continuation, as the tokens of most vocabularies begin with a space.
+// the continuation, as the tokens of most vocabularies begin with a space. The tokens before those
+// of the continuation are the context's own: a merge may have crossed the boundary in the pair.
 func (e *Encoder) pair(context, continuation string) (infer.Row, error) {
 	if context == "" {
 		ids := e.encode(continuation, false)
@@ -122,11 +123,12 @@ func (e *Encoder) pair(context, continuation string) (infer.Row, error) {
 		return e.row(ids, 1)
 	}
 	trimmed := strings.TrimRightFunc(context, isSpace)
-	ids, before := e.encode(context+continuation, true), len(e.encode(trimmed, true))
-	if before == 0 {
+	whole, ids := e.encode(context+continuation, true), e.encode(trimmed, true)
+	n := len(ids)
+	if n == 0 {
 		return infer.Row{}, errors.New("the context is only white space: leave it empty")
 	}
-	return e.row(ids, before)
+	return e.row(append(ids, whole[min(n, len(whole)):]...), n)
 }
 
 // row scores ids from index first on.
