@@ -68,7 +68,7 @@ func (c Converter) Document(r Row) (*Document, error) {
 	return d, err
 }
 
-// read decodes fields: strings, lists of strings, integers.
+// read decodes fields: strings, lists of strings, objects.
 func (r Row) read(fields map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		raw, ok := r[name]
@@ -76,7 +76,13 @@ func (r Row) read(fields map[string]any) error {
 			return fmt.Errorf("the field %s is missing: expected a row of the data set as Hugging Face's datasets exports it", name)
 		}
 		if err := json.Unmarshal(raw, fields[name]); err != nil {
-			what := map[bool]string{true: "a list of strings", false: "a string"}[fmt.Sprintf("%T", fields[name]) == "*[]string"]
+			what := "a string"
+			switch fields[name].(type) {
+			case *[]string:
+				what = "a list of strings"
+			case *Row:
+				what = "an object"
+			}
 			return fmt.Errorf("the field %s is %.40s: expected %s", name, raw, what)
 		}
 	}
