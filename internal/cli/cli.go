@@ -112,7 +112,6 @@ func (t *terminal) run(ctx context.Context, args []string) (status int) {
 		kong.Writers(t.out, t.err),
 		kong.Exit(func(status int) { panic(stopped{status}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, Summary: false}),
-		kong.Vars{"task_names": taskNames()},
 		kong.Bind(t),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)

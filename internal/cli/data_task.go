@@ -14,14 +14,16 @@ import (
 )
 
 type dataTaskCmd struct {
-	Name string `arg:"" name:"NAME" help:"The data set: ${task_names}."`
+	Name string `arg:"" name:"NAME" help:"The data set, of those above."`
 	File string `arg:"" name:"FILE" help:"Its rows: JSON lines, as to_json of Hugging Face's datasets writes them."`
 	Out  string `short:"o" placeholder:"FILE" help:"The task file to write; it must not exist; default: standard output."`
 }
 
 // Help returns the text that data task --help adds.
 func (dataTaskCmd) Help() string {
-	return `The texts are those of lm-evaluation-harness 0.4.13, without examples before them. Octet contains no data set; docs/evaluation.md describes task files.
+	return "Data sets: " + strings.Join(task.Converters(), ", ") + `.
+
+The texts are those of lm-evaluation-harness 0.4.13, without examples before them. Octet contains no data set; docs/evaluation.md describes task files.
 
 Examples:
   octet data task hellaswag validation.jsonl --out hellaswag.jsonl
@@ -78,6 +80,3 @@ func (c dataTaskCmd) Run(t *terminal) (err error) {
 	_, err = fmt.Fprintf(prose(t.err), "%s: %d documents of kind %s\n", c.Out, documents, converter.Kind)
 	return err
 }
-
-// taskNames lists the converters in help texts.
-func taskNames() string { return strings.Join(task.Converters(), ", ") }

@@ -205,19 +205,25 @@ func sameTokenizer(w *run.Weights, corpus *data.Corpus, path string) error {
 // windowsOf returns windows of seq tokens, unless it is 0, of a corpus. Their number in a
 // batch and their attention are those of the run, if there is one.
 func windowsOf(w *run.Weights, seq int, corpus *data.Corpus) (infer.Windows, error) {
-	windows := infer.Windows{Batch: evalBatch, Seq: seq}
+	windows := sizesOf(w, seq)
 	if r := w.Run; r != nil {
 		if err := r.CheckCorpus(corpus); err != nil {
 			return windows, err
 		}
-		windows = infer.Windows{
-			Batch: r.Train.MicroBatch, Seq: cmp.Or(seq, r.Data.Seq),
-			Documents: r.Data.Attention == train.AttendDocument, EndOfText: corpus.EndOfText,
-		}
+		windows.Documents, windows.EndOfText = r.Data.Attention == train.AttendDocument, corpus.EndOfText
+	}
+	return windows, nil
+}
+
+// sizesOf returns windows of seq tokens, unless it is 0, and their number in a batch.
+func sizesOf(w *run.Weights, seq int) infer.Windows {
+	windows := infer.Windows{Batch: evalBatch, Seq: seq}
+	if r := w.Run; r != nil {
+		windows = infer.Windows{Batch: r.Train.MicroBatch, Seq: cmp.Or(seq, r.Data.Seq)}
 	}
 	windows.Seq = cmp.Or(windows.Seq, 256)
 	windows.Batch = min(windows.Batch, max(1, evalTokens/max(1, windows.Seq)))
-	return windows, nil
+	return windows
 }
 
 // corpusOf returns the text of paths, as the training part, or the run's data. A note says

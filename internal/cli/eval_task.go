@@ -47,10 +47,9 @@ type metricScore struct {
 
 // taskSet is the documents of task files with their rows of tokens.
 type taskSet struct {
-	files  []taskFile
-	rows   []infer.Row // of all documents
-	tokens int         // in a batch
-	window int
+	files   []taskFile
+	rows    []infer.Row   // of all documents
+	windows infer.Windows // Seq bounds the tokens of a row, Batch·Seq those of a batch
 }
 
 type taskFile struct {
@@ -81,9 +80,9 @@ func (c evalCmd) readTasks(w *run.Weights) (*taskSet, error) {
 	if w.Run == nil {
 		seq = cmp.Or(seq, w.HF.MaxPositionEmbeddings)
 	}
-	seq, batch := windowsOf(w, seq)
-	if seq < 1 || seq > 1<<20 {
-		return nil, fmt.Errorf("--seq %d: expected a number from 1 to 2^20", seq)
+	windows := sizesOf(w, seq)
+	if windows.Seq < 1 || windows.Seq > 1<<20 {
+		return nil, fmt.Errorf("--seq %d: expected a number from 1 to 2^20", windows.Seq)
 	}
 	tok, err := w.Tokenizer()
 	if err != nil {
@@ -97,11 +96,11 @@ func (c evalCmd) readTasks(w *run.Weights) (*taskSet, error) {
 	} else if prefix, err = task.PrefixToken(tok); err != nil {
 		return nil, err
 	}
-	e, err := task.NewEncoder(tok.Tokenizer, prefix, seq)
+	e, err := task.NewEncoder(tok.Tokenizer, prefix, windows.Seq)
 	if err != nil {
 		return nil, err
 	}
-	s := &taskSet{tokens: seq * batch, window: seq}
+	s := &taskSet{windows: windows}
 	for _, path := range c.Task {
 		if err := s.read(path, e, c.Limit); err != nil {
 			return nil, err
@@ -206,13 +205,14 @@ func (c evalCmd) saveSamples(lines *bytes.Buffer) error {
 }
 
 // score scores the rows with weights on a device. open returns text from which missing scales are
-// measured; nil: there is none.
-func (s *taskSet) score(ctx context.Context, t *terminal, w *run.Weights, weights infer.Weights, r recipe.Recipe, dev backend.Backend, open func() (data.Tokens, error)) (scores []infer.Score, calibrated int64, err error) {
-	scorer, err := infer.NewScorer(ctx, w.Model, r, weights, dev, s.tokens, s.rows, nil)
+// measured, and its windows; nil: there is none.
+func (s *taskSet) score(ctx context.Context, t *terminal, w *run.Weights, weights infer.Weights, r recipe.Recipe, dev backend.Backend, open func() (data.Tokens, infer.Windows, error)) (scores []infer.Score, calibrated int64, err error) {
+	scorer, err := infer.NewScorer(ctx, w.Model, r, weights, dev, s.windows, s.rows, nil)
 	if errors.Is(err, infer.ErrNoScales) && open != nil { // nothing is loaded yet
 		var calibration data.Tokens
-		if calibration, err = open(); err == nil {
-			scorer, err = infer.NewScorer(ctx, w.Model, r, weights, dev, s.tokens, s.rows, calibration)
+		var windows infer.Windows
+		if calibration, windows, err = open(); err == nil {
+			scorer, err = infer.NewScorer(ctx, w.Model, r, weights, dev, windows, s.rows, calibration)
 		}
 	}
 	if err != nil {
@@ -248,11 +248,12 @@ func (c evalCmd) tasks(ctx context.Context, t *terminal) (err error) {
 		}
 	}()
 	d := memoryLimited{compileNotice{dev, t.err}, "the evaluation", "use a smaller --seq, or a machine with more memory"}
-	scores, calibrated, err := set.score(ctx, t, w, w, w.Recipe, d, func() (_ data.Tokens, err error) {
+	scores, calibrated, err := set.score(ctx, t, w, w, w.Recipe, d, func() (_ data.Tokens, windows infer.Windows, err error) {
 		if corpus, err = corpusOf(ctx, t, w, c.Data, "text for scales"); err != nil {
-			return nil, err
+			return nil, windows, err
 		}
-		return corpus.Train, nil
+		windows, err = windowsOf(w, set.windows.Seq, corpus)
+		return corpus.Train, windows, err
 	})
 	if err != nil {
 		return err
@@ -265,7 +266,7 @@ func (c evalCmd) tasks(ctx context.Context, t *terminal) (err error) {
 	if err := c.saveSamples(&lines); err != nil {
 		return err
 	}
-	s := scoredTasks{w.Path, w.Recipe.Name, set.window, calibrated, set.scores(results, nil)}
+	s := scoredTasks{w.Path, w.Recipe.Name, set.windows.Seq, calibrated, set.scores(results, nil)}
 	if c.JSON {
 		return json.NewEncoder(t.out).Encode(s)
 	}
@@ -277,24 +278,43 @@ func (c evalCmd) tasks(ctx context.Context, t *terminal) (err error) {
 	rows := table{columns: []column{{head: "task"}, {head: "documents", optional: true}, {head: "metric"}, {head: "value"}, {head: "± standard error", short: "±"}}}
 	for _, task := range s.Tasks {
 		for _, m := range task.Metrics {
-			rows.add(task.Name, fmt.Sprint(task.Documents), m.Name, fmt.Sprintf("%.4f", m.Value), fmt.Sprintf("%.4f", m.StdErr))
+			rows.add(task.Name, fmt.Sprint(task.Documents), m.Name, figure(m.Value), figure(m.StdErr))
 		}
 	}
 	return rows.print(t.out)
 }
 
-// printTasks prints the scores of each precision, beside those of the unquantized model.
+// printTasks prints a table for each task: the scores of each precision, beside those of the
+// unquantized model.
 func printTasks(t *terminal, e evaluated) error {
-	fmt.Fprintln(t.out)
-	rows := table{columns: []column{{head: "task"}, {head: "metric"}, {head: "quantization", short: "quantized"}, {head: "value"}, {head: "above"}, {head: "± standard error", short: "±"}}}
 	for i, task := range e.Tasks {
+		fmt.Fprintf(prose(t.out), "\n%s, %s documents\n", task.Name, writers.Count(int64(task.Documents)))
+		rows := table{columns: []column{{head: "metric"}, {head: "quantization"}, {head: "value"}, {head: "above"}, {head: "± standard error", short: "±"}}}
 		for j, m := range task.Metrics {
-			rows.add(task.Name, m.Name, "none", fmt.Sprintf("%.4f", m.Value), "", "")
+			rows.add(m.Name, "none", figure(m.Value), "", "")
 			for _, r := range e.Quantized {
 				q := r.Tasks[i].Metrics[j]
-				rows.add(task.Name, m.Name, r.Quantization, fmt.Sprintf("%.4f", q.Value), fmt.Sprintf("%+.4f", *q.Above), fmt.Sprintf("%.4f", *q.Paired))
+				rows.add(m.Name, r.Quantization, figure(q.Value), signed(*q.Above), figure(*q.Paired))
 			}
 		}
+		if err := rows.print(t.out); err != nil {
+			return err
+		}
 	}
-	return rows.print(t.out)
+	return nil
+}
+
+// figure formats a metric; the perplexity of a model that knows nothing may have many digits.
+func figure(x writers.Float) string {
+	if x > -1e5 && x < 1e5 {
+		return fmt.Sprintf("%.4f", x)
+	}
+	return fmt.Sprintf("%.3e", x)
+}
+
+func signed(x writers.Float) string {
+	if s := figure(x); s[0] == '-' {
+		return s
+	}
+	return "+" + figure(x)
 }

@@ -176,6 +176,9 @@ func TestLinesOfATerminal(t *testing.T) {
 	other := filepath.Join(dir, "other")
 	succeed(t, trainArgs(text, other, 2, "seed=2")...)
 	sweeps := sweepFile(t, 2, `recipes = ["bf16", "fp8-smooth-token"]`, "[[variants]]", `name = "a long name of a variant in which m1 is in e5m2"`, `set = ["recipe=bf16"]`)
+	require.NoError(t, os.WriteFile("rows.jsonl", []byte(`{"text":"a long text"}`), 0o600))
+	taskPath := filepath.Join(dir, "long.jsonl")
+	require.NoError(t, os.WriteFile(taskPath, []byte(`{"octet_task":1,"kind":"rolling","name":"a long name of a task of three metrics"}`+"\n"+`{"text":"a text"}`), 0o600))
 	lines := map[string][]string{ // by command
 		"train": {
 			"train --out run --steps 3 --data " + text + " " + strings.Join(small, " "),
@@ -184,7 +187,7 @@ func TestLinesOfATerminal(t *testing.T) {
 			"train --ranks 2 --backend " + processes + ":absent --out two --data " + text,
 		},
 		"sweep":            {"sweep " + sweeps + " -o swept", "sweep " + sweeps + " -o swept", "sweep " + sweeps + " -o run", "sweep none.toml -o x", "sweep " + sweeps},
-		"eval":             {"eval run", "eval none"},
+		"eval":             {"eval run", "eval none", "eval run --task " + taskPath, "eval run --quant w4a16-g32-rtn --task " + taskPath, "eval run --task " + text},
 		"parity":           {"parity run --windows 1", "parity run --windows 0"},
 		"generate":         {"generate run", "generate run --prompt the --tokens 0"},
 		"export":           {"export run --out fp8 --format fp8", "export run --out fp8"},
@@ -200,6 +203,7 @@ func TestLinesOfATerminal(t *testing.T) {
 		"gemm":             {"gemm --shape 3x16x64", "gemm --backend emu:h100 --explain 0,0", "gemm --backend emu --explain 0,0"},
 		"data prepare":     {"data prepare " + text + " --tokenizer tok.json --out tokens", "data prepare " + text + " --out tokens", "data prepare none -o x", "data prepare tok.json --kind messages -o x"},
 		"data inspect":     {"data inspect tokens --verify", "data inspect none", "data inspect tokens/train-000000.bin"},
+		"data task":        {"data task lambada rows.jsonl -o task.jsonl", "data task lambada rows.jsonl -o task.jsonl", "data task poems rows.jsonl"},
 		"tokenizer train":  {"tokenizer train " + text + " --vocab 300 -o tok.json", "tokenizer train " + text + " --vocab 9 -o tok2.json"},
 		"tokenizer encode": {"tokenizer encode none " + text, "tokenizer encode tok.json none"},
 		"tokenizer decode": {"tokenizer decode tok.json " + text},

@@ -122,7 +122,7 @@ func TestScoresOfTheHarness(t *testing.T) {
 		}
 		dev, err := backend.Open("emu", backend.Options{Threads: 2})
 		require.NoError(t, err)
-		scorer, err := infer.NewScorer(t.Context(), config, exact, hashed{config}, dev, 8*window, rows, nil)
+		scorer, err := infer.NewScorer(t.Context(), config, exact, hashed{config}, dev, infer.Windows{Batch: 8, Seq: window}, rows, nil)
 		require.NoError(t, err)
 		scores, err := scorer.Score(t.Context(), rows, nil)
 		require.NoError(t, err)
