@@ -42,9 +42,8 @@ type Score struct {
 }
 
 // Scorer computes scores of rows, in batches of rows of similar length. A row is padded at its
-// end, where causal attention hides it, with its own tokens: to a mixture of experts with a
-// capacity, and to current scales of whole tensors, padding counts like text. So there, and
-// only there, a score depends on the other rows of its batch.
+// end, where causal attention hides the padding. Scales of whole tensors are those of the
+// weights' state, so a score depends on other rows only where tokens of several rows share a scale.
 type Scorer struct {
 	*session
 	shapes []scorerShape // the shortest first
@@ -184,15 +183,10 @@ func (s *Scorer) run(ctx context.Context, shape scorerShape, rows []Row, part []
 	for i := range targets {
 		targets[i] = data.IgnoreTarget
 	}
-	for i := range shape.batch { // without a row: a copy of an earlier one
-		r := rows[part[i%len(part)]]
-		in, out := ids[i*shape.seq:][:shape.seq], targets[i*shape.seq:]
-		for k := range in {
-			in[k] = r.IDs[k%r.inputs()]
-		}
-		if i < len(part) {
-			copy(out[r.inputs()-r.Scored:], r.IDs[len(r.IDs)-r.Scored:])
-		}
+	for i, index := range part {
+		r := rows[index]
+		copy(ids[i*shape.seq:], r.IDs[:r.inputs()])
+		copy(targets[i*shape.seq+r.inputs()-r.Scored:], r.IDs[len(r.IDs)-r.Scored:])
 	}
 	err := s.writeInts(shape.tokens, ids)
 	if err == nil {
