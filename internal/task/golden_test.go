@@ -273,7 +273,7 @@ func TestPrefixToken(t *testing.T) {
 // The context of a pair has its own tokens, although a token of the whole text crosses its end.
 func TestTokensAcrossTheContext(t *testing.T) {
 	train := tokenizer.Trainer{Vocab: 258, MinCount: 1}
-	require.NoError(t, train.AddFrom(strings.NewReader(strings.Repeat("x.\ny", 50))))
+	train.Add([]byte(strings.Repeat("x.\ny", 50)))
 	raw, err := train.Train()
 	require.NoError(t, err)
 	tok, err := tokenizer.ParseJSON(raw)
