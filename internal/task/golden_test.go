@@ -33,8 +33,16 @@ func (h hashed) Param(name string) ([]float32, error) {
 		part string
 		n    int
 	}{
-		{"norm", c.Dim}, {"embed_tokens", c.Vocab * c.Dim}, {"lm_head", c.Vocab * c.Dim}, {"q_proj", heads * c.Dim}, {"o_proj", heads * c.Dim},
-		{"k_proj", kv * c.Dim}, {"v_proj", kv * c.Dim}, {"gate_proj", c.FFN * c.Dim}, {"up_proj", c.FFN * c.Dim}, {"down_proj", c.FFN * c.Dim},
+		{"norm", c.Dim},
+		{"embed_tokens", c.Vocab * c.Dim},
+		{"lm_head", c.Vocab * c.Dim},
+		{"q_proj", heads * c.Dim},
+		{"o_proj", heads * c.Dim},
+		{"k_proj", kv * c.Dim},
+		{"v_proj", kv * c.Dim},
+		{"gate_proj", c.FFN * c.Dim},
+		{"up_proj", c.FFN * c.Dim},
+		{"down_proj", c.FFN * c.Dim},
 	}
 	for _, s := range sizes {
 		if !strings.Contains(name, s.part) {
