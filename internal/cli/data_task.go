@@ -15,7 +15,7 @@ import (
 
 type dataTaskCmd struct {
 	Name string `arg:"" name:"NAME" help:"The data set, of those above."`
-	File string `arg:"" name:"FILE" help:"Its rows: JSON lines, as to_json of Hugging Face's datasets writes them."`
+	File string `arg:"" name:"FILE" help:"Its rows: a .parquet table of the Hugging Face Hub, or JSON lines, as to_json of Hugging Face's datasets writes them."`
 	Out  string `short:"o" placeholder:"FILE" help:"The task file to write; it must not exist; default: standard output."`
 }
 
@@ -26,7 +26,7 @@ func (dataTaskCmd) Help() string {
 The texts are those of lm-evaluation-harness 0.4.13, without examples before them. Octet contains no data set; docs/evaluation.md describes task files.
 
 Examples:
-  octet data task hellaswag validation.jsonl --out hellaswag.jsonl
+  octet data task hellaswag validation.parquet --out hellaswag.jsonl
   octet data task wikitext test.jsonl | head -c 300`
 }
 
@@ -52,11 +52,7 @@ func (c dataTaskCmd) Run(t *terminal) (err error) {
 		return err
 	}
 	documents := 0
-	err = eachLine(f, c.File, func(line []byte) error {
-		row, err := task.ParseRow(line)
-		if err != nil {
-			return err
-		}
+	err = eachRow(f, c.File, func(row task.Row) error {
 		d, err := converter.Document(row)
 		if err != nil {
 			return err
@@ -79,4 +75,25 @@ func (c dataTaskCmd) Run(t *terminal) (err error) {
 	}
 	_, err = fmt.Fprintf(prose(t.err), "%s: %d documents of kind %s\n", c.Out, documents, converter.Kind)
 	return err
+}
+
+// eachRow calls do with each row of a Parquet table, by its name, or of JSON lines.
+func eachRow(f *os.File, name string, do func(task.Row) error) error {
+	if strings.HasSuffix(name, ".parquet") {
+		info, err := f.Stat()
+		if err == nil {
+			err = task.EachParquetRow(f, info.Size(), do)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	}
+	return eachLine(f, name, func(line []byte) error {
+		row, err := task.ParseRow(line)
+		if err == nil {
+			err = do(row)
+		}
+		return err
+	})
 }
