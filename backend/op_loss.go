@@ -2,8 +2,8 @@ package backend
 
 // CrossEntropy is Loss[t] = logΣexp(Logits[t]) − Logits[t, target] over the
 // first Valid columns (the rest is vocabulary padding), and
-// DLogits = (softmax − onehot) · Control.InvTokens · LossScale. A row whose target is
-// negative is ignored: loss 0, gradient 0.
+// DLogits = (softmax − onehot) · Control.InvTokens · LossScale · Weights[t]. A row whose target
+// is negative is ignored: loss 0, gradient 0.
 //
 // Correct[t] is 1 where the target is the first of the largest valid logits, as an argmax
 // finds it, else 0; it is 0 where the row is ignored or its loss is NaN.
@@ -13,6 +13,8 @@ type CrossEntropy struct {
 	Control *Tensor `op:"in,optional"`
 	// LossScale, F32 [1], multiplies the gradient alone; nil is 1. See StepGate.
 	LossScale *Tensor `op:"in,optional"`
+	// Weights, F32 [tokens], multiply the gradient of each token and not its Loss; nil is 1.
+	Weights *Tensor `op:"in,optional"`
 	Loss      *Tensor `op:"out"` // F32 [tokens], nats
 	DLogits   *Tensor `op:"out,optional"`
 	Correct   *Tensor `op:"out,optional"` // I32 [tokens]
@@ -41,6 +43,10 @@ func (o *CrossEntropy) check() error {
 	if o.LossScale != nil {
 		c.scalar("LossScale", o.LossScale)
 		c.that(o.DLogits != nil, "LossScale multiplies DLogits, which is nil")
+	}
+	if o.Weights != nil {
+		c.vector("Weights", o.Weights, rows)
+		c.that(o.DLogits != nil, "Weights multiply DLogits, which is nil")
 	}
 	return c.err
 }

@@ -30,6 +30,9 @@ func (s *suite) loss() {
 						if valid == 29 {
 							op.LossScale = b.scalar("loss_scale", 0x1p16)
 						}
+						if valid > 1 {
+							op.Weights = b.normal("weights", fp8.F32, rows)
+						}
 					}
 					b.p.Add(op)
 				}, "crossentropy/%s/valid%d/grad-%v", in, valid, grad)

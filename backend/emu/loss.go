@@ -27,7 +27,7 @@ var _ = implement((*binder).crossEntropy)
 // piece by piece: for its maximum, for the exponentials, and for the gradient.
 func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	logits, targets, loss := b.matrix(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
-	words, lossScale, correct := b.i32(o.Control), b.f32(o.LossScale), b.i32(o.Correct)
+	words, lossScale, weights, correct := b.i32(o.Control), b.f32(o.LossScale), b.f32(o.Weights), b.i32(o.Correct)
 	var gradient *cast.Output
 	if o.DLogits != nil {
 		gradient = b.output([]backend.Cast{{Out: o.DLogits}})
@@ -39,7 +39,10 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	rows := b.pool.Rows(tokens, cols, func(worker, t int) {
 		scratch := b.pool.Scratch[worker]
 		buffer, grad := scratch[:lossPiece], scratch[lossPiece:lossPiece+cols]
-		target, scale := targets(t), float32(0)
+		target, scale, weight := targets(t), float32(0), invTokens
+		if weights != nil {
+			weight *= weights[t]
+		}
 		if correct != nil {
 			correct[t] = 0
 		}
@@ -64,7 +67,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 			if correct != nil && first && x == top && loss[t] == loss[t] {
 				correct[t] = 1
 			}
-			scale = float32(float64(invTokens) / sum)
+			scale = float32(float64(weight) / sum)
 		}
 		if gradient == nil {
 			return
@@ -74,7 +77,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 			piece := grad[from:min(from+lossPiece, cols)]
 			simd.Scale(piece, scale)
 			if at := target - from; at >= 0 && at < len(piece) {
-				piece[at] -= invTokens
+				piece[at] -= weight
 			}
 			gradient.Store(worker, t, from, piece)
 		}

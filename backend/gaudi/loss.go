@@ -49,6 +49,9 @@ func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
 	if o.LossScale != nil {
 		grad = b.mul(grad, b.in(o.LossScale))
 	}
+	if o.Weights != nil {
+		grad = b.mul(grad, b.reshape(b.in(o.Weights), 1, rows))
+	}
 	b.out(o.DLogits, valid(b.where(ignored, zero, grad), zero))
 	return nil
 }

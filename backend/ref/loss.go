@@ -13,6 +13,7 @@ var _ = implementErr((*Backend).crossEntropy)
 func (b *Backend) crossEntropy(o *backend.CrossEntropy) error {
 	logits, cols := b.read(o.Logits), o.Logits.Cols()
 	invTokens := float64(b.control(o.Control).InvTokens) * b.readOr(o.LossScale, 1, 1)[0]
+	weights := b.readOr(o.Weights, o.Logits.Rows(), 1)
 	loss, correct := make([]float64, o.Logits.Rows()), make([]float64, o.Logits.Rows())
 	dLogits := make([]float64, len(logits))
 	for t, target := range b.ints(o.Targets) {
@@ -37,9 +38,9 @@ func (b *Backend) crossEntropy(o *backend.CrossEntropy) error {
 			correct[t] = 1
 		}
 		for j, x := range row {
-			dLogits[t*cols+j] = math.Exp(x-lse) * invTokens
+			dLogits[t*cols+j] = math.Exp(x-lse) * invTokens * weights[t]
 		}
-		dLogits[t*cols+target] -= invTokens
+		dLogits[t*cols+target] -= invTokens * weights[t]
 	}
 	b.store(o.Loss, loss)
 	if o.DLogits != nil {

@@ -4,7 +4,7 @@
 const int LOSS_THREADS = 512;
 
 struct CrossEntropyArgs {
-	Tensor logits, targets, control, loss_scale, loss, dlogits, correct;
+	Tensor logits, targets, control, loss_scale, weights, loss, dlogits, correct;
 	i64 rows, cols, valid;
 	void *scratch;
 };
@@ -37,7 +37,9 @@ KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 	const i64 row = blockIdx.x;
 	const int target = a.targets.i32()[row];
 	const float infinity = __uint_as_float(0x7f800000u), nan = __uint_as_float(0x7fc00000u);
-	const float inv_tokens = control_inv_tokens(a.control.i32()) * (a.loss_scale.p ? *a.loss_scale.f32() : 1.0f);
+	float inv_tokens = control_inv_tokens(a.control.i32()) * (a.loss_scale.p ? *a.loss_scale.f32() : 1.0f);
+	if (a.weights.p)
+		inv_tokens *= a.weights.f32()[row];
 	float loss = target < 0 ? 0.0f : nan, grad_scale = loss, top = -infinity;
 	const bool sound = target >= 0 && target < a.valid; // uniform in the block
 	int beaten = 0;                                     // a logit precedes the target's in order of size
