@@ -148,6 +148,9 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 		}
 		dy := chunk.temp("logits.grad", rows, vocab)
 		loss.Control, loss.LossScale, loss.DLogits = p.Control, p.LossScale, dy
+		if p.Weights != nil {
+			loss.Weights = p.Weights.Slice(fmt.Sprintf("weights[%d:]", from), from, rows)
+		}
 		q.Add(loss)
 		b := q.Backward()
 		b.root = chunk.Program // each chunk has its own copies

@@ -34,6 +34,9 @@ type Pass struct {
 	// LossScale multiplies the gradient of the loss: every CrossEntropy, or what a model
 	// has instead, takes it. nil is 1.
 	LossScale *backend.Tensor
+	// Weights multiply the gradients of the token losses, F32 [tokens], see
+	// backend.CrossEntropy; nil is 1.
+	Weights *backend.Tensor
 	// Start separates documents in attention: the first position of its row that each token
 	// may see, I32 [batch·seq], as in backend.Attention. nil: all earlier positions.
 	Start *backend.Tensor
