@@ -56,6 +56,9 @@ type Corpus struct {
 	Val   Tokens
 	Info  Info
 
+	// Documents is the kind of the documents of prepared folders, such as KindPreference; empty: the
+	// corpus has none.
+	Documents string
 	// Sources, if there are any, give the rows of a Loader instead of Train, which has their tokens
 	// one after another.
 	Sources []Source

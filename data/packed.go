@@ -43,30 +43,41 @@ func (p *packed) enter(epoch int64) {
 func (p *packed) next(inputs, targets []int32) error {
 	at := 0
 	err := p.each(func(from, to int64) error {
-		n := int(to - from)
-		whole := p.row[:min(n, p.seq+1)] // of a document that is too long, the last token is a target only
-		if err := p.tokens.ReadTokens(whole, from); err != nil {
-			return err
-		}
-		n = min(n, p.seq)
-		copy(inputs[at:], whole[:n])
-		to2 := targets[at:][:n]
-		copy(to2, whole[1:])
-		if p.mask != nil {
-			if err := p.mask.ignore(to2[:len(whole)-1], from+1); err != nil {
-				return err
-			}
-		}
-		if len(whole) == n { // nothing follows the last token
-			to2[n-1] = IgnoreTarget
-		}
+		n, err := readDocument(p.tokens, p.mask, p.row, from, to, inputs[at:], targets[at:])
 		at += n
-		return nil
+		return err
 	})
-	for ; at < p.seq; at++ {
-		inputs[at], targets[at] = p.end, IgnoreTarget
-	}
+	pad(inputs[at:], targets[at:], p.end)
 	return err
+}
+
+// readDocument fills inputs and targets with the tokens [from, to) of a document, which loses its end
+// if it is longer than len(row)-1, and returns the number of inputs. The row is scratch memory.
+func readDocument(tokens Tokens, mask masked, row []int32, from, to int64, inputs, targets []int32) (n int, err error) {
+	whole := row[:min(int(to-from), len(row))] // of a document that is too long, the last token is a target only
+	if err := tokens.ReadTokens(whole, from); err != nil {
+		return 0, err
+	}
+	n = min(int(to-from), len(row)-1)
+	copy(inputs, whole[:n])
+	targets = targets[:n]
+	copy(targets, whole[1:])
+	if mask != nil {
+		if err := mask.ignore(targets[:len(whole)-1], from+1); err != nil {
+			return 0, err
+		}
+	}
+	if len(whole) == n { // nothing follows the last token
+		targets[n-1] = IgnoreTarget
+	}
+	return n, nil
+}
+
+// pad fills the rest of a row, whose targets do not count.
+func pad(inputs, targets []int32, end int32) {
+	for i := range inputs {
+		inputs[i], targets[i] = end, IgnoreTarget
+	}
 }
 
 func (p *packed) skip(n int64) error {

@@ -188,6 +188,9 @@ func (c *Corpus) addFolders(dirs []string, o Options) error {
 			if s.Part() == ValPart {
 				to = &val
 			}
+			if kind == KindPreference && s.Documents%2 != 0 {
+				return fmt.Errorf("data: shard %s of %q has %d documents, but two are a pair: copy the folder again, or prepare it again", s.Name, dir, s.Documents)
+			}
 			if err := to.addShard(c.pool, dir, s, p); err != nil {
 				return err
 			}
@@ -211,7 +214,7 @@ func (c *Corpus) addFolders(dirs []string, o Options) error {
 		val.truncate(int64(float64(o.ValBytes) / (float64(max(val.bytes, 1)) / float64(val.n))))
 	}
 	c.Train, c.Val = train.asTokens(o.Answers), val.asTokens(o.Answers)
-	c.EndOfText = c.Tokenizer.EndOfText
+	c.EndOfText, c.Documents = c.Tokenizer.EndOfText, kind
 	c.Info.SHA256, c.Info.Vocab, c.Info.Tokenizer = hash.String(), c.Tokenizer.Vocab(), c.Tokenizer.SHA256()
 	c.Info.TrainTokens, c.Info.ValTokens = train.n, val.n
 	return nil

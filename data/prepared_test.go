@@ -34,7 +34,7 @@ func writeFolder(t *testing.T, kind string, seed uint64, perShard ...int) *writt
 	}
 	p := Prepared{Kind: kind, Tokenizer: PreparedTokenizer{SHA256: tok.SHA256(), Vocab: 256}, Val: 0.1}
 	rng := rand.New(rand.NewPCG(seed, 0))
-	for i, n := range append(perShard, 3) {
+	for i, n := range append(perShard, 4) {
 		part := TrainPart
 		if i == len(perShard) {
 			part, i = ValPart, 0
