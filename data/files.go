@@ -86,7 +86,7 @@ func OpenFiles(paths []string, o Options) (*Corpus, error) {
 
 // errNoPrompts is the error for data without prompts.
 func errNoPrompts(path string) error {
-	return fmt.Errorf("data: data.loss=answers needs data with prompts, but %q has none: prepare it with octet data prepare --kind completion or messages", path)
+	return fmt.Errorf("data: data.loss=answers and train.objective=dpo need data with prompts, but %q has none: prepare it with octet data prepare --kind completion, messages or preference", path)
 }
 
 // classify returns the text files or the shards among files; one list is empty. It

@@ -25,7 +25,7 @@ func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *dat
 
 // chooseCorpus is OpenCorpus without the check that the config can train on the corpus.
 func chooseCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *data.Corpus, note string, err error) {
-	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab, Tokenizer: c.Data.Tokenizer, Answers: c.Data.Loss == train.LossAnswers}
+	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab, Tokenizer: c.Data.Tokenizer, Answers: c.Answers()}
 	if len(c.Data.Sources) > 0 {
 		corpus, err = within(ctx, func() (*data.Corpus, error) { return data.OpenSources(c.Data.DataSources(), o) })
 		return corpus, "", err

@@ -60,13 +60,13 @@ func refusal(t *testing.T, c train.Config) []string {
 }
 
 // preparedFolder returns a folder of tokens, with prompts: the first half of each document.
-func preparedFolder(t *testing.T) string {
+func preparedFolder(t *testing.T, kind string) string {
 	dir := t.TempDir()
 	tok := tokenizer.OfBytes()
 	for _, f := range tok.Files {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600))
 	}
-	p := data.Prepared{Kind: data.KindCompletion, Tokenizer: data.PreparedTokenizer{SHA256: tok.SHA256(), Vocab: 256}}
+	p := data.Prepared{Kind: kind, Tokenizer: data.PreparedTokenizer{SHA256: tok.SHA256(), Vocab: 256}}
 	for _, part := range []string{data.TrainPart, data.ValPart} {
 		var ids []uint16
 		var index, mask []byte
@@ -84,6 +84,8 @@ func preparedFolder(t *testing.T) string {
 			index = binary.LittleEndian.AppendUint64(index, uint64(len(ids)))
 			docs++
 		}
+		docs -= docs % 2 // two are a pair
+		index = index[:8*docs]
 		var shard bytes.Buffer
 		require.NoError(t, data.WriteShard(&shard, ids))
 		name := data.ShardName(part, 0)
@@ -143,7 +145,7 @@ func under(recipe string) func(*train.Config) {
 }
 
 // effects returns an effect for every key.
-func effects(weights, otherText, prepared string) map[string]effect {
+func effects(weights, otherText, prepared, preferences string) map[string]effect {
 	delayed, smooth := under("fp8-delayed"), under("fp8-smooth")
 	lateFactors := func(c *train.Config) {
 		c.Recipe, c.Precision.SmoothScaling = "fp8-smooth", "delayed"
@@ -220,7 +222,11 @@ func effects(weights, otherText, prepared string) map[string]effect {
 			c.Data.Paths, c.Data.Sources = nil, []train.DataSource{{Path: prepared, Weight: 1}}
 		}},
 
-		"train.steps":       {see: metrics, edit: func(c *train.Config) { c.Train.Steps = 3 }},
+		"train.steps":     {see: metrics, edit: func(c *train.Config) { c.Train.Steps = 3 }},
+		"train.objective": {see: programs, edit: func(c *train.Config) { c.Train.Objective = "dpo" }},
+		"train.dpo_beta": {see: metrics, edit: func(c *train.Config) { c.Train.DPOBeta = 0.5 }, base: func(c *train.Config) {
+			c.Train.Objective, c.Data.Paths = "dpo", []string{preferences}
+		}},
 		"train.micro_batch": {see: programs, edit: func(c *train.Config) { c.Train.MicroBatch = 4 }},
 		"train.accumulate":  {see: programs, edit: func(c *train.Config) { c.Train.Accumulate = 2 }},
 		"train.ranks":       {see: programs, edit: func(c *train.Config) { c.Train.Ranks = 2 }},
@@ -343,7 +349,7 @@ func TestEveryKeyHasAnEffect(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	trainIn(t, trained, dir, func(Progress) {})
 
-	table := effects(filepath.Join(dir, checkpointsDir, "step-00000001"), otherText, preparedFolder(t))
+	table := effects(filepath.Join(dir, checkpointsDir, "step-00000001"), otherText, preparedFolder(t, data.KindCompletion), preparedFolder(t, data.KindPreference))
 	known := settings(train.Config{})
 	for key := range known {
 		require.Contains(t, table, key, "add an effect of the key to the table")

@@ -110,16 +110,18 @@ type DataSource struct {
 
 // Loop configures the training loop: batch sizes, ranks and intervals.
 type Loop struct {
-	Steps       int    `toml:"steps"`
-	MicroBatch  int    `toml:"micro_batch" doc:"sequences per rank"`
-	Accumulate  int    `toml:"accumulate" doc:"micro-batches per step"`
-	Ranks       int    `toml:"ranks" doc:"data-parallel ranks, one GPU each on cuda"`
-	ZeroStage   int    `toml:"zero_stage" doc:"1: optimizer state is sharded over the ranks; 0: replicated"`
-	EvalEvery   int    `toml:"eval_every" doc:"interval in steps; 0: only at the end"`
-	HealthEvery int    `toml:"health_every" doc:"interval in steps of telemetry (casts, SwiGLU channels); 0: never"`
-	Recompute   string `toml:"recompute" doc:"activation recomputation: none attention block"`
-	OnNonfinite int    `toml:"on_nonfinite" doc:"consecutive skipped steps before the run stops; 0: never"`
-	OnSpike     string `toml:"on_spike" doc:"loss spike: log, rewind to the checkpoint before it, or off"`
+	Steps       int     `toml:"steps"`
+	Objective   string  `toml:"objective" doc:"cross-entropy; dpo: preference pairs against the initial weights"`
+	DPOBeta     float64 `toml:"dpo_beta" doc:"strength of dpo's pull towards the initial weights, β"`
+	MicroBatch  int     `toml:"micro_batch" doc:"sequences per rank"`
+	Accumulate  int     `toml:"accumulate" doc:"micro-batches per step"`
+	Ranks       int     `toml:"ranks" doc:"data-parallel ranks, one GPU each on cuda"`
+	ZeroStage   int     `toml:"zero_stage" doc:"1: optimizer state is sharded over the ranks; 0: replicated"`
+	EvalEvery   int     `toml:"eval_every" doc:"interval in steps; 0: only at the end"`
+	HealthEvery int     `toml:"health_every" doc:"interval in steps of telemetry (casts, SwiGLU channels); 0: never"`
+	Recompute   string  `toml:"recompute" doc:"activation recomputation: none attention block"`
+	OnNonfinite int     `toml:"on_nonfinite" doc:"consecutive skipped steps before the run stops; 0: never"`
+	OnSpike     string  `toml:"on_spike" doc:"loss spike: log, rewind to the checkpoint before it, or off"`
 }
 
 // Optimizer is AdamW or Muon and the learning-rate schedule, [Optimizer.LRAt].

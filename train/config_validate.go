@@ -25,6 +25,8 @@ const (
 	maxLayers = 1 << 10
 	// maxCount bounds step counts and intervals.
 	maxCount = 1 << 30
+	// maxBeta bounds train.dpo_beta, whose products with sums of log-probabilities FP32 holds.
+	maxBeta = 1e6
 	// maxElements bounds products of sizes: the parameters and the largest
 	// activation. At one byte each it is a petabyte, 1/9000 of what int64 holds.
 	maxElements = 1e15
@@ -272,6 +274,11 @@ func (v *validator) loop(l Loop) {
 	inRange(v, "train.eval_every", l.EvalEvery, 0, maxCount)
 	inRange(v, "train.health_every", l.HealthEvery, 0, maxCount)
 	inRange(v, "train.on_nonfinite", l.OnNonfinite, 0, maxCount)
+	v.oneOf("train.objective", l.Objective, []string{ObjectiveCrossEntropy, ObjectiveDPO})
+	v.positive("train.dpo_beta", l.DPOBeta, 0.1)
+	if l.DPOBeta > maxBeta {
+		v.fail("train.dpo_beta = %v is more than %v; use 0.1", l.DPOBeta, maxBeta)
+	}
 	v.oneOf("train.recompute", l.Recompute, []string{"none", "attention", "block"})
 	v.oneOf("train.on_spike", l.OnSpike, []string{"log", "rewind", "off"})
 }
@@ -336,10 +343,30 @@ func (v *validator) checkpoint(k Checkpoint) {
 
 // contradictions reports values that are valid alone but not in combination.
 func (v *validator) contradictions(c Config) {
+	if c.Train.Objective == ObjectiveDPO {
+		v.dpo(c)
+	}
 	// A spike is reported up to spikeSteps-1 steps after it began.
 	if k := c.Checkpoint; c.Train.OnSpike == "rewind" && (k.KeepLast-1)*k.Every < spikeSteps-1 {
 		v.fail("train.on_spike = \"rewind\" needs a checkpoint from before the spike, but checkpoint.every = %d with checkpoint.keep_last = %d may leave none; use checkpoint.every = %d and checkpoint.keep_last = %d",
 			k.Every, k.KeepLast, max(cmp.Or(k.Every, 200), spikeSteps), max(k.KeepLast, 2))
+	}
+}
+
+// dpo reports what train.objective = "dpo" cannot be combined with.
+func (v *validator) dpo(c Config) {
+	const why = `train.objective = "dpo" `
+	if n := c.Train.MicroBatch; n%2 != 0 {
+		v.fail(why+"has two rows for each pair, but train.micro_batch = %d is odd; use train.micro_batch = %d", n, n+1)
+	}
+	if c.Data.Packing == PackDocuments {
+		v.fail(why + `has a row for each document; use data.packing = "stream", which it does not read`)
+	}
+	if len(c.Data.Sources) > 0 {
+		v.fail(why + "draws pairs from all of data.paths alike; use data.paths in place of data.sources")
+	}
+	if c.Network != nil {
+		v.fail(why + "needs the decoder of the section model, not a network of Config.Network")
 	}
 }
 

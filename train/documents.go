@@ -7,10 +7,19 @@ import (
 )
 
 // CheckCorpus returns an error if the configuration cannot train on, or evaluate, a corpus:
-// data.attention = "document" needs to know where its documents end.
+// data.attention = "document" needs to know where its documents end, and
+// train.objective = "dpo" needs pairs.
 func (c Config) CheckCorpus(corpus *data.Corpus) error {
 	if c.Data.Attention == AttendDocument && corpus.EndOfText < 0 {
 		return errors.New(`data.attention = "document" needs to know which token ends a document, and shards without a tokenizer do not say; name their tokenizer with data.tokenizer, or use data.attention = "causal"`)
 	}
+	if c.Train.Objective == ObjectiveDPO && corpus.Documents != data.KindPreference {
+		return errors.New(`train.objective = "dpo" needs pairs of a chosen and a rejected answer; prepare them with octet data prepare --kind preference, and name that folder in data.paths`)
+	}
 	return nil
+}
+
+// Answers reports whether only targets outside prompts count: see [data.Options].
+func (c Config) Answers() bool {
+	return c.Data.Loss == LossAnswers || c.Train.Objective == ObjectiveDPO
 }

@@ -24,7 +24,10 @@ type Job struct {
 
 	// Inputs of every micro-batch: I32 [MicroBatch·Seq] ids, and step.control.
 	Tokens, Targets, Control *backend.Tensor
-	Start                    *backend.Tensor // first position that a token sees; nil unless data.attention = "document"
+	// TokenWeights, F32 [MicroBatch·Seq], multiply the gradients of the token losses, which Eval
+	// writes to TokenLosses, of the same shape; nil unless train.objective = "dpo".
+	TokenWeights, TokenLosses *backend.Tensor
+	Start                     *backend.Tensor // first position that a token sees; nil unless data.attention = "document"
 
 	Loss     *backend.Tensor // Output F32 [1]: Σ of the step's token losses, all ranks
 	EvalLoss *backend.Tensor // Output F32 [1]: Σ of an evaluation batch's token losses
@@ -101,6 +104,10 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	if c.Data.Attention == AttendDocument {
 		j.Start = j.Vars.Tensor(backend.Input, "start", fp8.I32, tokens)
 	}
+	if c.Train.Objective == ObjectiveDPO {
+		j.TokenWeights = j.Vars.Tensor(backend.Input, "token_weights", fp8.F32, tokens)
+		j.TokenLosses = j.Vars.Tensor(backend.Output, "token_losses", fp8.F32, tokens)
+	}
 	j.Control = j.Vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 	j.Loss = j.Vars.Tensor(backend.Output, "loss", fp8.F32, 1)
 	j.EvalLoss = j.Vars.Tensor(backend.Output, "eval_loss", fp8.F32, 1)
@@ -165,10 +172,12 @@ func (j *Job) Programs() []*backend.Program {
 }
 
 func (j *Job) pass(p *backend.Program, mode nn.Mode) *nn.Pass {
-	return j.Model.Pass(p, mode, nn.Shape{
+	pass := j.Model.Pass(p, mode, nn.Shape{
 		Batch: j.Config.Train.MicroBatch, Seq: j.Config.Data.Seq,
 		Control: j.Control, Ranks: j.Config.Train.Ranks, HeadTokens: j.Device.HeadTokens, Start: j.Start,
 	})
+	pass.Weights = j.TokenWeights
+	return pass
 }
 
 func (j *Job) recordMicro(v Variant) *backend.Program {
@@ -233,7 +242,9 @@ func (j *Job) recordPrepare() *backend.Program {
 
 func (j *Job) recordEval() *backend.Program {
 	p := j.Vars.Program("eval")
-	losses := j.network.Loss(j.pass(p, nn.Frozen), j.Tokens, j.Targets)
+	pass := j.pass(p, nn.Frozen)
+	pass.Losses = j.TokenLosses
+	losses := j.network.Loss(pass, j.Tokens, j.Targets)
 	p.Add(&backend.Sum{X: losses, Out: j.EvalLoss})
 	return p
 }

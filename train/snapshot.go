@@ -25,6 +25,8 @@ type Snapshot struct {
 	bytes []byte
 	of    map[*backend.Tensor][]byte // ranges of bytes
 	state State
+
+	reference reference // of train.objective = "dpo"; it never changes
 }
 
 // saved yields the tensors that a snapshot copies.
@@ -83,6 +85,9 @@ func (t *Trainer) Snapshot(s *Snapshot, octetVersion, backendName string) error 
 		Version: stateVersion, Octet: octetVersion, Backend: backendName, Recipe: t.Recipe.Name,
 		Step: t.step, Skipped: t.skipped, Seed: t.Config.Seed, Position: t.device.loader.Position(),
 		Rewinds: t.rewinds, Spikes: t.spikes.clone(), Config: s.Config,
+	}
+	if s.reference = t.reference; s.reference.train != nil {
+		s.state.ReferenceSeq = t.Config.Data.Seq
 	}
 	for x := range t.saved() {
 		if err := t.device.Read(x, s.of[x]); err != nil {
@@ -149,6 +154,9 @@ func (s *Snapshot) Shard() checkpoint.Shard {
 		if x.Class == backend.State && !packed[x] {
 			c.Optimizer = s.appendStored(c.Optimizer, x.Name, x)
 		}
+	}
+	if s.rank == 0 {
+		c.Optimizer = append(c.Optimizer, s.reference.tensors()...)
 	}
 	return c
 }

@@ -33,6 +33,9 @@ type State struct {
 	Position data.Position `json:"data"`
 	Rewinds  int           `json:"rewinds"` // see Trainer.Rewind
 	Spikes   spikes        `json:"spikes"`
+	// ReferenceSeq is the data.seq of the log-probabilities in reference.train and reference.val of
+	// train.objective = "dpo"; 0: there are none.
+	ReferenceSeq int `json:"reference_seq,omitempty"`
 	// Config is [Snapshot.Config]. Resume compares it to detect changes.
 	Config map[string]string `json:"config,omitempty"`
 }
@@ -79,6 +82,10 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	}
 	if err := t.ensurePhase(phase); err != nil {
 		return err
+	}
+	restored, err := t.restoreReference(state, c.Optimizer)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Path, err)
 	}
 	t.forgetWeights()
 	if err := t.setConstants(); err != nil {
@@ -136,6 +143,7 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if err := t.device.loader.Restore(state.Position); err != nil {
 		return fmt.Errorf("%s: %w", c.Path, err)
 	}
+	t.reference = restored
 	t.step, t.skipped, t.rewinds, t.spikes = state.Step, state.Skipped, state.Rewinds, state.Spikes
 	if t.calibrated = state.Step > 0; !t.calibrated {
 		if err := t.saveHistories(); err != nil {
@@ -296,6 +304,7 @@ func parseState(text []byte) (State, error) {
 		{"step", s.Step, math.MaxInt32},
 		{"skipped", s.Skipped, s.Step},
 		{"rewinds", s.Rewinds, MaxRewinds},
+		{"reference_seq", s.ReferenceSeq, maxSize},
 		{"spikes.begin", s.Spikes.Begin, s.Step},
 		{"spikes.last", s.Spikes.Last, s.Step},
 		{"the number of spikes.losses", len(s.Spikes.Losses), spikeWindow},

@@ -17,18 +17,19 @@ import (
 // StepResult holds the results of one step.
 type StepResult struct {
 	Step     int     // 1 for the first
-	Loss     float64 // nats per token, mean over the step's targets that count; 0 if none does
+	Loss     float64 // nats per token, mean over the step's targets that count, 0 if none does; with train.objective = "dpo" the mean over its pairs
 	LR       float64
 	GradNorm float64 // before clipping
 	Tokens   int64   // number of training tokens so far
 	Skipped  bool    // the update was skipped: the gradient norm or an amax was not finite
 	// LossScale is the loss scale after the step, 0 without [recipe.Recipe.LossScaling]: half
 	// of the step's own if it was skipped.
-	LossScale float64
-	Update    UpdateResult // only with [Optimizer.Stats] or [Optimizer.ClipRMS]
-	Routing   Routing      // only with [Model.Experts]
-	Spike     Spike        // the loss spike that this step completed, if any
-	Elapsed   time.Duration
+	LossScale  float64
+	Update     UpdateResult // only with [Optimizer.Stats] or [Optimizer.ClipRMS]
+	Routing    Routing      // only with [Model.Experts]
+	Preference Preference   // only with train.objective = "dpo"
+	Spike      Spike        // the loss spike that this step completed, if any
+	Elapsed    time.Duration
 }
 
 // ErrNonFinite is wrapped by the error for too many consecutive skipped steps.
@@ -93,6 +94,7 @@ type flight struct {
 	start   time.Time
 	from    data.Position // of its first batch
 	counted int64         // targets that count in the loss
+	pairs   pairSums      // of train.objective = "dpo"
 }
 
 // oldest returns the first step in flight, which follows the completed ones.
@@ -144,11 +146,13 @@ func (t *Trainer) issue(ctx context.Context) error {
 	if err := t.followSchedule(ctx); err != nil {
 		return err
 	}
-	if !t.calibrated {
-		if err := t.calibrate(ctx); err != nil {
+	if err := t.ensureCalibrated(ctx); err != nil {
+		return err
+	}
+	if t.TokenWeights != nil && t.reference.train == nil {
+		if _, err := t.MeasureReference(ctx, nil); err != nil {
 			return err
 		}
-		t.calibrated, t.histories = true, nil
 	}
 	step, from := t.step+t.flights.n, t.device.loader.Position()
 	counted, err := t.counted()
@@ -159,18 +163,22 @@ func (t *Trainer) issue(ctx context.Context) error {
 	if err := t.runStep(ctx, step, counted); err != nil {
 		return errors.Join(err, t.device.loader.Restore(from))
 	}
+	sums, err := t.reduceSums(ctx)
+	if err != nil {
+		return err
+	}
 	t.hostState = nil
 	if report := t.device.reports[step%2]; report != nil {
 		report.Begin()
 	}
-	t.flights.list[step%2] = flight{start, from, counted}
+	t.flights.list[step%2] = flight{start, from, counted, sums}
 	t.flights.n++
 	return nil
 }
 
 // runStep runs the programs of a step, which counts from 0.
 func (t *Trainer) runStep(ctx context.Context, step int, counted int64) error {
-	err := t.microBatches(step, counted, func(p program) error { return t.run(ctx, p) })
+	err := t.microBatches(ctx, step, counted, func(p program) error { return t.run(ctx, p) })
 	if err != nil {
 		return err
 	}
@@ -192,6 +200,9 @@ func (t *Trainer) collect(ctx context.Context) (StepResult, error) {
 	t.flights.n--
 	if err := t.readReport(report, f.counted, &res); err != nil {
 		return StepResult{}, err
+	}
+	if t.TokenWeights != nil {
+		res.Loss, res.Preference = f.pairs.mean(t.Config.pairsPerStep())
 	}
 	if t.UnderWay() {
 		t.group.AtStep(t.step + 1)
@@ -316,7 +327,7 @@ func (t *Trainer) locateNonFinite(ctx context.Context, from data.Position) error
 		counted, err = t.counted()
 	}
 	if err == nil {
-		err = t.microBatches(t.step-1, counted, search)
+		err = t.microBatches(ctx, t.step-1, counted, search)
 	}
 	if err == nil {
 		err = search(t.device.update)

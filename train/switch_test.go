@@ -387,7 +387,7 @@ func TestColdStart(t *testing.T) {
 			require.NoError(t, tr.calibrate(t.Context()))
 			tr.calibrated = true
 		}
-		require.NoError(t, tr.microBatches(0, tr.TokensPerStep(), func(x program) error { return x.RunObserved(t.Context(), record) }))
+		require.NoError(t, tr.microBatches(t.Context(), 0, tr.TokensPerStep(), func(x program) error { return x.RunObserved(t.Context(), record) }))
 		require.NotEmpty(t, used)
 		return used
 	}

@@ -49,12 +49,14 @@ type Trainer struct {
 	histories  [][]byte   // packed scale state before the calibration; nil after it, and without weights
 	hostState  *hostState // host copy of the state during a change of recipe, else nil
 	alignment  alignmentWatch
+	reference  reference // of train.objective = "dpo"
 }
 
 // device is an open device with a job's programs, and the rank's share of the data.
 type device struct {
 	backend.Backend
 	loader batches
+	pairs  *pairs      // nil unless train.objective = "dpo"
 	sweep  *data.Sweep // nil without validation data
 
 	micro                            map[Variant]program
@@ -69,7 +71,7 @@ type device struct {
 	words           []byte            // their bytes as read from the device
 }
 
-// batches is what a rank trains on: a [data.Loader].
+// batches is what a rank trains on: a [data.Loader], or [data.Pairs].
 type batches interface {
 	Next(inputs, targets []int32) error
 	Counted(rows int64) (int64, error)
@@ -112,13 +114,19 @@ func (t *Trainer) open(b backend.Backend) error {
 		return err
 	}
 	d := &device{Backend: b, micro: map[Variant]program{}}
-	if d.loader, err = t.corpus.Loader(data.LoaderOptions{
+	o := data.LoaderOptions{
 		Seq: seq, Seed: uint64(j.Config.Seed), Rank: t.group.Rank(), Ranks: t.group.Size(),
 		Packing: j.Config.Data.Packing == PackDocuments,
-	}); err != nil {
+	}
+	if d.pairs, err = t.openPairs(o); err != nil {
 		return err
 	}
-	if val := t.corpus.Val; val != nil && val.Len() > 0 {
+	if d.pairs != nil {
+		d.loader = d.pairs.train
+	} else if d.loader, err = t.corpus.Loader(o); err != nil {
+		return err
+	}
+	if val := t.corpus.Val; d.pairs == nil && val != nil && val.Len() > 0 {
 		if d.sweep, err = data.NewSweep(val, seq); err != nil {
 			return err
 		}
@@ -196,13 +204,17 @@ func (t *Trainer) control(step, micro int, counted int64) backend.Control {
 
 // microBatches writes the micro-batches of a step, from the loader's position on, and
 // calls run for each. counted is that of the step.
-func (t *Trainer) microBatches(step int, counted int64, run func(program) error) error {
-	n, d := t.Config.Train.Accumulate, t.device
+func (t *Trainer) microBatches(ctx context.Context, step int, counted int64, run func(program) error) error {
+	n, d, feed := t.Config.Train.Accumulate, t.device, t.feed
+	if d.pairs != nil {
+		d.pairs.sums = pairSums{}
+		feed = func(c backend.Control) error { return t.feedPairs(ctx, c) }
+	}
 	for i := range n {
 		if err := d.loader.Next(d.tokens, d.targets); err != nil {
 			return err
 		}
-		if err := t.feed(t.control(step, i, counted)); err != nil {
+		if err := feed(t.control(step, i, counted)); err != nil {
 			return err
 		}
 		if err := run(d.micro[Variant{i == 0, i == n-1}]); err != nil {
@@ -222,6 +234,18 @@ func (t *Trainer) saveHistories() error {
 		}
 		t.histories = append(t.histories, raw)
 	}
+	return nil
+}
+
+// ensureCalibrated runs the calibration of the current recipe, unless it is done.
+func (t *Trainer) ensureCalibrated(ctx context.Context) error {
+	if t.calibrated {
+		return nil
+	}
+	if err := t.calibrate(ctx); err != nil {
+		return err
+	}
+	t.calibrated, t.histories = true, nil
 	return nil
 }
 
@@ -252,6 +276,11 @@ func (t *Trainer) calibrate(ctx context.Context) error {
 	if err := t.feed(t.control(t.step, 0, counted)); err != nil {
 		return err
 	}
+	if d.pairs != nil { // z is 0 under the initial weights, and not known after a change of recipe
+		if err := t.writeWeights(func(int) float64 { return 0 }); err != nil {
+			return err
+		}
+	}
 	if err := t.run(ctx, d.calibrate); err != nil {
 		return err
 	}
@@ -273,6 +302,11 @@ func (t *Trainer) feed(c backend.Control) error {
 			return err
 		}
 	}
+	return t.writeControl(c)
+}
+
+func (t *Trainer) writeControl(c backend.Control) error {
+	d := t.device
 	d.bytes = c.AppendTo(d.bytes[:0])
 	return d.Write(t.Control, d.bytes)
 }
@@ -287,14 +321,18 @@ func (d *device) writeInts(to *backend.Tensor, x []int32) error {
 
 // Evaluate returns the mean cross-entropy over the validation stream, in nats per
 // token, with frozen scales. Batches go to the ranks round-robin; their losses are
-// summed in order.
+// summed in order. With train.objective = "dpo" it returns the loss of EvaluatePairs.
 func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 	if err := t.stateError(); err != nil {
 		return 0, err
 	}
 	d, rows := t.device, int64(t.Config.Train.MicroBatch)
+	if d.pairs != nil {
+		loss, _, err := t.EvaluatePairs(ctx)
+		return loss, err
+	}
 	if d.sweep == nil {
-		return 0, errors.New("there is no validation data: set data.val_bytes above 0")
+		return 0, errNoValidation
 	}
 	ranks, batches := int64(t.group.Size()), (d.sweep.Rows()+rows-1)/rows
 	var mine []byte // sums of the batches of this rank, FP32
@@ -323,6 +361,8 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 	}
 	return total / float64(d.sweep.Targets()), nil
 }
+
+var errNoValidation = errors.New("there is no validation data: set data.val_bytes above 0")
 
 // StepsDone returns the number of completed steps.
 func (t *Trainer) StepsDone() int { return t.step }

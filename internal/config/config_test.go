@@ -57,6 +57,8 @@ attention = "causal"
 
 [train]
 steps = 1800
+objective = "cross-entropy"   # dpo
+dpo_beta = 0.1
 micro_batch = 8            # sequences
 accumulate = 1
 ranks = 1                  # copies of the model, each with micro_batch sequences: GPUs on cuda
