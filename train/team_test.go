@@ -11,6 +11,7 @@ import (
 	"octet/backend"
 	"octet/backend/world"
 	"octet/checkpoint"
+	"octet/data"
 	"octet/nn"
 )
 
@@ -24,6 +25,11 @@ type team struct {
 
 // newTeam starts a run of a job. wrap, if set, returns the device that a rank uses.
 func newTeam(t *testing.T, newJob func() (*Job, error), threads int, wrap func(backend.Backend) backend.Backend) *team {
+	t.Helper()
+	return newTeamOn(t, testCorpus(), newJob, threads, wrap)
+}
+
+func newTeamOn(t *testing.T, corpus *data.Corpus, newJob func() (*Job, error), threads int, wrap func(backend.Backend) backend.Backend) *team {
 	t.Helper()
 	j, err := newJob()
 	require.NoError(t, err)
@@ -55,7 +61,7 @@ func newTeam(t *testing.T, newJob func() (*Job, error), threads int, wrap func(b
 		if err != nil {
 			return err
 		}
-		if tm.ranks[rank], err = NewTrainer(j, testCorpus(), d, g); err != nil {
+		if tm.ranks[rank], err = NewTrainer(j, corpus, d, g); err != nil {
 			return err
 		}
 		tm.ranks[rank].Reopen = func() (backend.Backend, error) {
