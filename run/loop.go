@@ -15,7 +15,8 @@ type Progress struct {
 	train.StepResult
 	Steps       int               // of the whole run
 	Evaluated   bool              // this step evaluated
-	ValLoss     float64           // nats per token, if it did
+	ValLoss     float64           // nats per token, if it did; with train.objective = "dpo" as Loss
+	ValPairs    train.Preference  // of the validation pairs, if it did
 	Health      train.Health      // of this step, if it was measured
 	Checkpoint  string            // path of a checkpoint finished since the last step, or of the one that the run rewound to
 	SaveError   error             // why a checkpoint could not be written; the run continues, as checkpoint.on_error says
@@ -181,7 +182,12 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 		}
 	}
 	if p.Evaluated = due.evaluation; due.evaluation {
-		if p.ValLoss, err = r.Trainer.Evaluate(steady); err != nil {
+		if c.Train.Objective == train.ObjectiveDPO {
+			p.ValLoss, p.ValPairs, err = r.Trainer.EvaluatePairs(steady)
+		} else {
+			p.ValLoss, err = r.Trainer.Evaluate(steady)
+		}
+		if err != nil {
 			return p, false, err
 		}
 	}

@@ -44,7 +44,7 @@ func startLocal(ctx context.Context, o Options) (*Run, error) {
 	err = world.Each(groups, func(g *world.Group) (err error) {
 		o := o
 		if o.Group = g; g.Rank() > 0 {
-			o.Save = nil
+			o.Save, o.Reference = nil, nil
 		}
 		ranks[g.Rank()], err = start(ctx, o, func() (*data.Corpus, string, error) {
 			if g.Rank() == 0 {

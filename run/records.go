@@ -97,6 +97,14 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) 
 		m.Routing = &writers.RoutingStats{Dropped: writers.Float(r.Dropped), MaxLoad: writers.Float(r.MaxLoad), AuxLoss: writers.Float(r.AuxLoss)}
 		scalars = append(scalars, writers.Scalar{Tag: "routing/dropped", Value: r.Dropped}, writers.Scalar{Tag: "routing/max_load", Value: r.MaxLoad}, writers.Scalar{Tag: "routing/aux_loss", Value: r.AuxLoss})
 	}
+	if d := p.Preference; d.Pairs > 0 {
+		m.Preference = &writers.PreferenceStats{Accuracy: writers.Float(d.Accuracy), Margin: writers.Float(d.Margin)}
+		scalars = append(scalars, writers.Scalar{Tag: "preference/accuracy", Value: d.Accuracy}, writers.Scalar{Tag: "preference/margin", Value: d.Margin})
+	}
+	if d := p.ValPairs; d.Pairs > 0 {
+		m.ValPreference = &writers.PreferenceStats{Accuracy: writers.Float(d.Accuracy), Margin: writers.Float(d.Margin)}
+		scalars = append(scalars, writers.Scalar{Tag: "preference/validation_accuracy", Value: d.Accuracy}, writers.Scalar{Tag: "preference/validation_margin", Value: d.Margin})
+	}
 	if p.Evaluated {
 		loss := writers.Float(p.ValLoss)
 		m.ValLoss = &loss

@@ -57,6 +57,10 @@ type Options struct {
 	// called when they are loaded. It may be nil.
 	Compiling func() (done func())
 
+	// Reference is called while train.objective = "dpo" measures the log-probabilities of all pairs
+	// under the initial weights, with the number of pairs so far. It may be nil.
+	Reference func(done, all int64)
+
 	// Group connects the ranks of a run whose ranks are processes: each calls Start, Train and
 	// Close. Without it, Start runs all of Config.Train.Ranks in this process, which needs a
 	// backend in host memory.
@@ -92,6 +96,7 @@ type Run struct {
 	Moved      string             // the backend and arithmetic that wrote the checkpoint, if they differ from this run's
 	Changed    []string           // keys of config.toml that changed since the checkpoint, as "optimizer.lr 0.003 -> 0.001"
 	RateChange *RateChange        // if the run is longer or shorter now; nil: none
+	Pairs      data.PairCounts    // of the training data, if this process measured their log-probabilities
 	Lost       []string           // missing lines of metrics and timing, a sentence for each file
 
 	folder      *folder
@@ -255,6 +260,9 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 	if err := r.begin(ctx, o.Resume); err != nil {
 		return err
 	}
+	if r.Pairs, err = r.Trainer.MeasureReference(ctx, o.Reference); err != nil {
+		return err
+	}
 	// Steps allocate nothing, so no later collection would free the garbage of the start,
 	// such as parameters in FP32.
 	debug.FreeOSMemory()
@@ -343,6 +351,9 @@ func (r *Run) logStart() {
 	r.logNotes()
 	if r.Trainer.Converted {
 		log.Warn("moments rounded to this device's e4m3")
+	}
+	if p := r.Pairs; p.Pairs > 0 {
+		log.Info("reference measured", "pairs", p.Pairs, "cut", p.Cut, "empty", p.Empty)
 	}
 	for _, e := range r.Skipped {
 		log.Warn("damaged checkpoint skipped", "path", e.Path, "reason", e.Damage.Error())

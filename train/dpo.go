@@ -278,6 +278,14 @@ func (t *Trainer) reduceSums(ctx context.Context) (sums pairSums, err error) {
 	return sums, nil
 }
 
+// ValidationPairs returns the number of pairs of EvaluatePairs.
+func (t *Trainer) ValidationPairs() int64 {
+	if d := t.device; d != nil && d.pairs != nil && d.pairs.val != nil {
+		return d.pairs.val.Len()
+	}
+	return 0
+}
+
 // EvaluatePairs returns the mean loss of train.objective = "dpo" over the validation pairs, and what
 // else is known of them, with frozen scales.
 func (t *Trainer) EvaluatePairs(ctx context.Context) (float64, Preference, error) {

@@ -88,6 +88,9 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 	default:
 		line("left out", "%s files that are not text", writers.Count(int64(info.LeftOut)))
 	}
+	if p := r.Pairs; p.Pairs > 0 {
+		line("pairs", "%s: %s are cut at data.seq, %s have an answer without a token in it", writers.Count(p.Pairs), writers.Count(p.Cut), writers.Count(p.Empty))
+	}
 	if one, two, ok := r.Corpus.Baselines(); ok {
 		line("to beat", "%.4f nats per token (byte unigrams), %.4f (byte bigrams)", one, two)
 	}
@@ -220,18 +223,31 @@ func passesText(passes float64) string {
 	return fmt.Sprintf("read %.0f times", passes)
 }
 
-// lossText writes a validation loss in nats per token and, with a tokenizer, in bits per byte.
-func lossText(nats float64, r *run.Run) string {
-	s := fmt.Sprintf("%.4f nats per token", nats)
-	if bits, ok := validationBits(nats, r); ok {
+// lossUnit names the unit of a run's losses.
+func lossUnit(r *run.Run) string {
+	if r.Config.Train.Objective == train.ObjectiveDPO {
+		return "nats per pair"
+	}
+	return "nats per token"
+}
+
+// lossText writes a validation loss in nats per token and, with a tokenizer, in bits per byte; or
+// that of pairs, with their accuracy and margin.
+func lossText(p run.Progress, r *run.Run) string {
+	s := fmt.Sprintf("%.4f %s", p.ValLoss, lossUnit(r))
+	if n := p.ValPairs; n.Pairs > 0 {
+		return s + fmt.Sprintf(", accuracy %.1f%%, margin %.3f", 100*n.Accuracy, n.Margin)
+	}
+	if bits, ok := validationBits(p.ValLoss, r); ok {
 		s += fmt.Sprintf(", %.4f bits per byte", bits)
 	}
 	return s
 }
 
-// validationBits returns a validation loss in bits per byte; ok is false without a tokenizer.
+// validationBits returns a validation loss in bits per byte; ok is false without a tokenizer, and for
+// a loss of pairs.
 func validationBits(nats float64, r *run.Run) (bits float64, ok bool) {
-	if r.Corpus.Tokenizer == nil {
+	if r.Corpus.Tokenizer == nil || r.Config.Train.Objective == train.ObjectiveDPO {
 		return 0, false
 	}
 	bits, err := data.BitsPerByte(nats, r.Corpus.Val, r.Corpus.Tokenizer)

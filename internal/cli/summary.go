@@ -22,7 +22,7 @@ import (
 func printStopped(t *terminal, r *run.Run, last run.Progress) {
 	fmt.Fprintf(prose(t.err), "octet: stopped after step %d of %d, saved in %s\n", last.Step, last.Steps, last.Checkpoint)
 	if last.Evaluated {
-		fmt.Fprintf(t.err, "validation  %s\n", lossText(last.ValLoss, r))
+		fmt.Fprintf(t.err, "validation  %s\n", lossText(last, r))
 	}
 	if last.Step < last.Steps {
 		fmt.Fprintf(t.err, "resume      %s train --resume --out %s\n", shellQuote(t.name), shellQuote(r.Dir))
@@ -49,7 +49,7 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		}
 	}
 	if last.Evaluated {
-		fmt.Fprintf(t.out, "validation  %s\n", lossText(last.ValLoss, r))
+		fmt.Fprintf(t.out, "validation  %s\n", lossText(last, r))
 		printBest(t.out, r, last)
 	}
 	if err := printPicture(t.out, r.Dir); err != nil {
@@ -92,7 +92,7 @@ func printBest(w io.Writer, r *run.Run, last run.Progress) {
 	if best.Checkpoint == "" {
 		kept = "its checkpoint is not kept: see checkpoint.every, keep_last"
 	}
-	fmt.Fprintf(w, "best        %.4f nats per token at step %d\n            %s\n", best.Loss, best.Step, kept)
+	fmt.Fprintf(w, "best        %.4f %s at step %d\n            %s\n", best.Loss, lossUnit(r), best.Step, kept)
 	if passes := r.Passes(); passes >= 2 && last.Loss < best.Loss && !(last.ValLoss < overfit*best.Loss) {
 		fmt.Fprintf(w, "hint        overfitting: the text was read %.0f times, the training loss is %.4f;\n            use more text or fewer --steps\n", passes, last.Loss)
 	}
@@ -117,6 +117,7 @@ type result struct {
 	Tokens      int64          `json:"tokens"`             // trained on, including those before a resume
 	Loss        *writers.Float `json:"loss,omitempty"`     // of the last step, nats per token
 	ValLoss     *writers.Float `json:"val_loss,omitempty"` // nats per token
+	ValAccuracy *writers.Float `json:"val_accuracy,omitempty"` // of the validation pairs, with train.objective = "dpo"
 	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"`
 	Skipped     int            `json:"skipped,omitempty"` // steps of this process without an update
 	Seconds     writers.Float  `json:"seconds"`           // of this process
@@ -144,6 +145,9 @@ func printResult(w io.Writer, r *run.Run, last run.Progress, skipped int, elapse
 	}
 	if last.Evaluated {
 		out.ValLoss = float(last.ValLoss)
+		if n := last.ValPairs; n.Pairs > 0 {
+			out.ValAccuracy = float(n.Accuracy)
+		}
 		if bits, ok := validationBits(last.ValLoss, r); ok {
 			out.BitsPerByte = float(bits)
 		}

@@ -204,8 +204,20 @@ func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options, numbere
 		})
 		return func() { timer.Stop() }
 	}
+	var measured *progress
+	var begin sync.Once
+	o.Reference = func(done, all int64) {
+		begin.Do(func() {
+			announce()
+			measured = t.startProgress(all, "pairs")
+		})
+		measured.set(done, nil)
+	}
 	timer := time.AfterFunc(announceAfter, announce)
 	r, err := startNumbered(ctx, o, numbered)
+	if measured != nil {
+		measured.close()
+	}
 	if !timer.Stop() || err == nil {
 		announce()
 	}
@@ -293,7 +305,7 @@ func (c trainCmd) train(t *terminal, m *member, r *run.Run, status *writers.Stat
 			status.Print(fmt.Sprintf("step %d: %s", p.Step, alarm))
 		}
 		if p.Evaluated && p.Step < p.Steps {
-			status.Print(fmt.Sprintf("step %d: validation %s", p.Step, lossText(p.ValLoss, r)))
+			status.Print(fmt.Sprintf("step %d: validation %s", p.Step, lossText(p, r)))
 		}
 		if p.Profile != nil {
 			to := t.out
@@ -379,6 +391,9 @@ func statusOf(p run.Progress, r *run.Run) writers.Status {
 		Memory: r.Memory.Total() * int64(r.Config.Train.Ranks),
 		MFU:    mfu,
 		ETA:    p.ETA,
+	}
+	if p.Preference.Pairs > 0 {
+		s.Accuracy = new(p.Preference.Accuracy)
 	}
 	if p.Devices != nil {
 		s.Utilization = fold(p.Devices, func(d backend.Reading) *float64 { return d.Utilization }, math.Min)

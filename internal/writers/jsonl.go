@@ -48,6 +48,10 @@ type Metrics struct {
 	Update *UpdateStats `json:"update,omitempty"`
 	// Routing describes the routers of a mixture of experts.
 	Routing *RoutingStats `json:"routing,omitempty"`
+	// Preference describes the pairs of the step, with train.objective = "dpo", ValPreference those of
+	// an evaluation.
+	Preference    *PreferenceStats `json:"preference,omitempty"`
+	ValPreference *PreferenceStats `json:"val_preference,omitempty"`
 
 	FP8    map[string]FP8Stats    `json:"fp8,omitempty"`
 	SwiGLU map[string]SwiGLUStats `json:"swiglu,omitempty"`
@@ -58,6 +62,12 @@ type UpdateStats struct {
 	RMS          Float `json:"rms"`           // √mean(g²/v̂), the largest over the parameters
 	EmbeddingRMS Float `json:"embedding_rms"` // of the embedding
 	Largest      Float `json:"largest"`       // largest update of an element over the learning rate
+}
+
+// PreferenceStats describes pairs of answers, see train.Preference.
+type PreferenceStats struct {
+	Accuracy Float `json:"accuracy"` // share of the pairs with a larger reward of the chosen answer
+	Margin   Float `json:"margin"`   // mean difference of the rewards
 }
 
 // RoutingStats describes what routers did in a step, see train.Routing.

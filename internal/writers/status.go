@@ -13,6 +13,7 @@ import (
 type Status struct {
 	Step, Steps  int
 	Loss         float64
+	Accuracy     *float64 // within [0, 1]; nil unless train.objective = "dpo"
 	GradNorm     float64
 	LR           float64
 	TokensPerSec float64 // of the steps of MFU, of the last step without it; so is FlopsPerSec
@@ -36,11 +37,16 @@ func (s Status) fields() []string {
 	fields := []string{
 		fmt.Sprintf("step %d/%d", s.Step, s.Steps),
 		"loss " + number(s.Loss, "%.4f"),
-		"|g| " + strings.TrimSuffix(number(s.GradNorm, "%#.3g"), "."),
-		"lr " + number(s.LR, "%.1e"),
-		tokens + " tok/s",
-		Quantity(s.FlopsPerSec, "FLOP/s"),
 	}
+	if s.Accuracy != nil {
+		fields = append(fields, fmt.Sprintf("acc %.0f%%", 100**s.Accuracy))
+	}
+	fields = append(fields,
+		"|g| "+strings.TrimSuffix(number(s.GradNorm, "%#.3g"), "."),
+		"lr "+number(s.LR, "%.1e"),
+		tokens+" tok/s",
+		Quantity(s.FlopsPerSec, "FLOP/s"),
+	)
 	if s.MFU != nil {
 		fields = append(fields, fmt.Sprintf("mfu %.0f%%", 100**s.MFU))
 	}
