@@ -39,7 +39,8 @@ func (r *Run) stepTimeout() time.Duration {
 	if due.evaluation {
 		// An evaluation batch takes less than a micro-batch of a step.
 		batch := r.published.step.Seconds() / float64(c.Train.Accumulate)
-		batches := max(r.Corpus.Info.ValTokens/int64(c.Data.Seq), 2*r.Trainer.ValidationPairs())/int64(c.Train.MicroBatch*c.Train.Ranks) + 1
+		_, pairs := r.Trainer.Pairs()
+		batches := max(r.Corpus.Info.ValTokens/int64(c.Data.Seq), 2*pairs)/int64(c.Train.MicroBatch*c.Train.Ranks) + 1
 		timeout += seconds(hangFactor * float64(batches) * batch)
 	}
 	if due.checkpoint || done == c.Train.Steps { // the last checkpoint is still being written

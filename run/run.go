@@ -302,7 +302,11 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 
 // Passes returns how often the whole run reads its text.
 func (r *Run) Passes() float64 {
-	return float64(r.Config.Train.Steps) * float64(r.Trainer.TokensPerStep()) / float64(r.Corpus.Info.TrainTokens)
+	n := float64(r.Config.Train.Steps) * float64(r.Trainer.TokensPerStep())
+	if pairs, _ := r.Trainer.Pairs(); pairs > 0 {
+		return n / float64(2*r.Config.Data.Seq) / float64(pairs)
+	}
+	return n / float64(r.Corpus.Info.TrainTokens)
 }
 
 // MetricsURL returns the URL of the metrics; empty without Options.MetricsAddr.

@@ -278,12 +278,15 @@ func (t *Trainer) reduceSums(ctx context.Context) (sums pairSums, err error) {
 	return sums, nil
 }
 
-// ValidationPairs returns the number of pairs of EvaluatePairs.
-func (t *Trainer) ValidationPairs() int64 {
-	if d := t.device; d != nil && d.pairs != nil && d.pairs.val != nil {
-		return d.pairs.val.Len()
+// Pairs returns the number of pairs of an epoch, and of EvaluatePairs; 0 under another objective.
+func (t *Trainer) Pairs() (train, val int64) {
+	if d := t.device; d != nil && d.pairs != nil {
+		train = d.pairs.train.Len()
+		if d.pairs.val != nil {
+			val = d.pairs.val.Len()
+		}
 	}
-	return 0
+	return train, val
 }
 
 // EvaluatePairs returns the mean loss of train.objective = "dpo" over the validation pairs, and what

@@ -10,6 +10,7 @@ import (
 	"octet/internal/chart"
 	"octet/internal/runs"
 	"octet/internal/writers"
+	"octet/train"
 )
 
 // The size of the picture of a run in a terminal, in characters, and that of the largest
@@ -35,7 +36,11 @@ func printPicture(w io.Writer, dir string) error {
 	if loss == nil || len(loss.Steps) < 2 {
 		return nil
 	}
-	c := chart.Chart{Title: "training loss, nats per token", X: chart.Axis{Label: "step"}, Lines: []chart.Line{{X: loss.Steps, Y: loss.Values}}}
+	unit := "token"
+	if r.Config["train.objective"] == train.ObjectiveDPO {
+		unit = "pair"
+	}
+	c := chart.Chart{Title: "training loss, nats per " + unit, X: chart.Axis{Label: "step"}, Lines: []chart.Line{{X: loss.Steps, Y: loss.Values}}}
 	if err := c.WriteText(w, columns, pictureRows, asciiTerminal()); err != nil {
 		return err
 	}

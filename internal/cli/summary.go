@@ -114,9 +114,9 @@ type result struct {
 	Run         string         `json:"run"`
 	Checkpoint  string         `json:"checkpoint"` // the newest
 	Step        int            `json:"step"`
-	Tokens      int64          `json:"tokens"`             // trained on, including those before a resume
-	Loss        *writers.Float `json:"loss,omitempty"`     // of the last step, nats per token
-	ValLoss     *writers.Float `json:"val_loss,omitempty"` // nats per token
+	Tokens      int64          `json:"tokens"`                 // trained on, including those before a resume
+	Loss        *writers.Float `json:"loss,omitempty"`         // of the last step, nats per token
+	ValLoss     *writers.Float `json:"val_loss,omitempty"`     // nats per token
 	ValAccuracy *writers.Float `json:"val_accuracy,omitempty"` // of the validation pairs, with train.objective = "dpo"
 	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"`
 	Skipped     int            `json:"skipped,omitempty"` // steps of this process without an update
