@@ -39,7 +39,8 @@
 //	calibrate  once per recipe: a forward and backward with current scales that
 //	           fills the empty histories
 //	prepare    after loading: casts the weights from their masters
-//	eval       forward with frozen scales
+//	eval       forward with frozen scales: evaluation, and before each micro-batch the
+//	           log-probabilities of train.objective = "dpo"
 //	health     telemetry: forward and backward that measure casts and channels
 //
 // # Sharded optimizer state

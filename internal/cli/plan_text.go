@@ -31,7 +31,7 @@ var programWords = []struct{ name, text string }{
 	{"update", "the optimizer, and the scales of the next step"},
 	{"calibrate", "a pass over the first micro-batch that sets the first scales"},
 	{"prepare", "casts the weights after they are initialised or loaded"},
-	{"eval", "the loss of a validation batch"},
+	{"eval", "the loss of a validation batch; with train.objective=dpo also the\nlog-probabilities of each micro-batch, before it"},
 	{"health", "a pass that measures casts, every train.health_every steps"},
 	{"ops", "operations, in order; emu runs independent matrix products together"},
 	{"blocks", "consecutive ops: the forward or the backward pass of one layer"},
@@ -75,6 +75,9 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 	fmt.Fprintf(tw, "\ncheckpoint\t%s\ta copy in host memory, written to disk while steps run\n", writers.Bytes(p.Memory.Snapshot))
 	if !onlyShards(job.Config.Data.Paths) {
 		fmt.Fprintf(tw, "\ntext\tat most %s\ta text up to this size is kept in host memory;\n\t\ta larger one is read from its files\n", writers.Bytes(data.MaxInMemory))
+	}
+	if job.TokenLosses != nil {
+		fmt.Fprintf(tw, "\nreference\t16 B per pair\tlog-probabilities under the initial weights, on the host\n")
 	}
 	if outside := totalOf(p.Memory.Outside); outside > 0 {
 		fmt.Fprintf(tw, "\noutside, estimated\t%s\tdriver and libraries, in none of the sums\n", writers.Bytes(outside))
