@@ -15,9 +15,9 @@ type CrossEntropy struct {
 	LossScale *Tensor `op:"in,optional"`
 	// Weights, F32 [tokens], multiply the gradient of each token and not its Loss; nil is 1.
 	Weights *Tensor `op:"in,optional"`
-	Loss      *Tensor `op:"out"` // F32 [tokens], nats
-	DLogits   *Tensor `op:"out,optional"`
-	Correct   *Tensor `op:"out,optional"` // I32 [tokens]
+	Loss    *Tensor `op:"out"` // F32 [tokens], nats
+	DLogits *Tensor `op:"out,optional"`
+	Correct *Tensor `op:"out,optional"` // I32 [tokens]
 
 	Valid int
 }

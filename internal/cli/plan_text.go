@@ -77,7 +77,7 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 		fmt.Fprintf(tw, "\ntext\tat most %s\ta text up to this size is kept in host memory;\n\t\ta larger one is read from its files\n", writers.Bytes(data.MaxInMemory))
 	}
 	if job.TokenLosses != nil {
-		fmt.Fprintf(tw, "\nreference\t16 B per pair\tlog-probabilities under the initial weights, on the host\n")
+		fmt.Fprintf(tw, "\nreference\t16 B per pair\ton the host: log-probabilities of initial weights\n")
 	}
 	if outside := totalOf(p.Memory.Outside); outside > 0 {
 		fmt.Fprintf(tw, "\noutside, estimated\t%s\tdriver and libraries, in none of the sums\n", writers.Bytes(outside))
