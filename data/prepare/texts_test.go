@@ -13,7 +13,9 @@ import (
 // Texts gives the texts of lines and files in order, a long one in parts.
 func TestTexts(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name, text string) { require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)) }
+	write := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
 	long := strings.Repeat("words of a long text\n", 150_000)
 	write("a.jsonl", "{\"text\": \"first \\u00e9\"}\n\n{\"body\": 1, \"text\": \"second\"}\n")
 	write("b.txt", "third")
