@@ -79,7 +79,7 @@ func TestBadInput(t *testing.T) {
 		{"hollow\" has no file", []string{"--data", "hollow"}},
 		{"2 tokens are too few for training", []string{"--data", "short.txt"}},
 		{"zero byte at offset 1", []string{"--data", "zero.txt"}},
-		{"junk.bin\" begins with", []string{"--data", "junk.bin"}},
+		{"junk.bin\": it begins with", []string{"--data", "junk.bin"}},
 		{"torn.bin", []string{"--data", "torn.bin"}},
 		{"name shards or text, not both", []string{"--data", "junk.bin", "--data", "text.txt"}},
 		{"named twice", []string{"--data", "text.txt", "--data", "text.txt"}},
