@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"slices"
 
 	"octet/tokenizer"
 )
@@ -133,10 +134,13 @@ type Info struct {
 	// Vocab is 256 for text and the tokenizer's size otherwise; for shards without a tokenizer it is
 	// the largest id plus one.
 	Vocab       int    `json:"vocab"`
-	Tokenizer   string `json:"tokenizer,omitempty"` // SHA-256 of the tokenizer file
+	Tokenizer   string `json:"tokenizer,omitempty"`   // SHA-256 of the tokenizer file
+	EndOfText   int32  `json:"end_of_text,omitempty"` // of that tokenizer, as in Corpus
 	TrainTokens int64  `json:"train_tokens"`
 	ValTokens   int64  `json:"val_tokens"`
 	Files       []File `json:"files"`
+	// Weights are those of the sources, in order.
+	Weights []float64 `json:"weights,omitempty"`
 	// LeftOut is the number of files in the folders that are neither text nor shards.
 	LeftOut int `json:"left_out,omitempty"`
 }
@@ -155,6 +159,13 @@ type File struct {
 // difference that changes the batches is an error with both hashes and the name
 // of a file that differs.
 func CheckSame(saved, opened Info) error {
+	if saved.Tokenizer != "" && (saved.Tokenizer != opened.Tokenizer || saved.EndOfText != opened.EndOfText) {
+		return fmt.Errorf("data: the tokenizer has changed: the run was trained with SHA-256 %.64s and end of text %d, but this is %.64s and %d; restore the original files or start a new run",
+			saved.Tokenizer, saved.EndOfText, opened.Tokenizer, opened.EndOfText)
+	}
+	if !slices.Equal(saved.Weights, opened.Weights) {
+		return fmt.Errorf("data: the weights of data.sources have changed from %v to %v: restore them or start a new run", saved.Weights, opened.Weights)
+	}
 	if saved.SHA256 != opened.SHA256 {
 		return fmt.Errorf("data: the corpus has changed: %s; the run was trained on %s, but this is %s; restore the original files or start a new run",
 			firstChange(saved.Files, opened.Files), saved.describe(), opened.describe())

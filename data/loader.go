@@ -132,7 +132,7 @@ func (l *Loader) Next(inputs, targets []int32) error {
 	if err != nil {
 		return err
 	}
-	l.store(&l.before)
+	l.StorePosition(&l.before)
 	if err := l.read(n, inputs, targets); err != nil {
 		l.moveTo(l.before)
 		return err
@@ -165,7 +165,7 @@ func (l *Loader) Counted(n int64) (counted int64, err error) {
 	if l.inputs == nil {
 		l.inputs, l.targets = make([]int32, l.o.Seq), make([]int32, l.o.Seq)
 	}
-	l.store(&l.before)
+	l.StorePosition(&l.before)
 	defer func() { l.moveTo(l.before) }()
 	for range n {
 		if err := l.source().next(l.inputs, l.targets); err != nil {
@@ -211,8 +211,8 @@ func (l *Loader) skip(n int64) error {
 	return nil
 }
 
-// store sets p to the position, in the memory of p.
-func (l *Loader) store(p *Position) {
+// StorePosition sets p to Position, in the memory of p.
+func (l *Loader) StorePosition(p *Position) {
 	if len(l.sources) == 1 {
 		*p = l.sources[0].position()
 		return
@@ -240,9 +240,10 @@ const maxEpoch = 1 << 62
 
 // Position returns the start of the next batch.
 func (l *Loader) Position() (p Position) {
-	l.store(&p)
+	l.StorePosition(&p)
 	return p
 }
+
 
 // Restore continues from a saved position; the zero value is the start. A position that does not exist in this
 // data with these options is an error.

@@ -183,6 +183,9 @@ func (p *Pairs) moveTo(to Position) {
 // Position returns the first pair of the next batch.
 func (p *Pairs) Position() Position { return p.at }
 
+// StorePosition sets p to Position.
+func (p *Pairs) StorePosition(to *Position) { *to = p.at }
+
 // Restore continues from a saved position; the zero value is the start.
 func (p *Pairs) Restore(to Position) error {
 	if to.Epoch < 0 || to.Epoch > maxEpoch || to.Index < 0 || to.Index >= p.n || len(to.Sources) > 0 {

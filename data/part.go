@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"sync"
 )
@@ -22,6 +24,7 @@ type part struct {
 
 // partShard is a shard of a part.
 type partShard struct {
+	ids      *source // NAME.bin
 	index    *source // NAME.idx
 	mask     *source // NAME.mask; nil: all ids count in the loss
 	start    int64   // index of its first id in the stream
@@ -58,8 +61,8 @@ func (p *part) addShard(files *pool, dir string, s PreparedShard, prepared Prepa
 	if x.ids != s.Tokens {
 		return fmt.Errorf("data: shard %q has %d ids, but %s says %d: prepare the folder again", ids.name, x.ids, PreparedFile, s.Tokens)
 	}
-	x.largest = prepared.Tokenizer.Vocab - 1
-	part := partShard{start: p.n, firstDoc: p.docs, tokens: s.Tokens, docs: s.Documents}
+	x.vocab = prepared.Tokenizer.Vocab
+	part := partShard{ids: ids, start: p.n, firstDoc: p.docs, tokens: s.Tokens, docs: s.Documents}
 	if part.index, err = open(".idx", 8*s.Documents); err != nil {
 		return err
 	}
@@ -72,6 +75,41 @@ func (p *part) addShard(files *pool, dir string, s PreparedShard, prepared Prepa
 	p.shards = append(p.shards, part)
 	p.docs += s.Documents
 	p.bytes += s.Bytes
+	return nil
+}
+
+// sampleBytes and samples say how much of a large file sample reads.
+const (
+	sampleBytes = 4 << 10
+	samples     = 256
+)
+
+// sample writes the sizes of the last shard's files to h, and their bytes: all of a small file, else
+// blocks spread evenly over it. Reading all of a large corpus at each start would take hours, so a few
+// bytes that change in a large shard go unnoticed here; octet data inspect --verify reads all.
+func (p *part) sample(h corpusHash) error {
+	s := &p.shards[len(p.shards)-1]
+	buf := make([]byte, sampleBytes)
+	for _, f := range []*source{s.ids, s.index, s.mask} {
+		if f == nil {
+			continue
+		}
+		size := f.stamp.size
+		h.begin(filepath.Base(f.name), size)
+		blocks := (size + sampleBytes - 1) / sampleBytes
+		n := min(blocks, samples)
+		for i := range n {
+			at := i * sampleBytes
+			if blocks > samples {
+				at = i * (size - sampleBytes) / (n - 1)
+			}
+			block := buf[:min(sampleBytes, size-at)]
+			if err := readFull(f, f.name, block, at); err != nil {
+				return err
+			}
+			h.Write(block)
+		}
+	}
 	return nil
 }
 
@@ -150,6 +188,9 @@ func (p *part) asTokens(answers bool) Tokens {
 
 // openPrepared opens folders of tokens as one corpus. They must have the same tokenizer.
 func openPrepared(dirs []string, o Options) (*Corpus, error) {
+	if err := checkApart(dirs); err != nil {
+		return nil, err
+	}
 	c := &Corpus{Info: Info{Kind: KindPrepared}, pool: newPool()}
 	if err := c.addFolders(dirs, o); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -181,7 +222,7 @@ func (c *Corpus) addFolders(dirs []string, o Options) error {
 		case p.Kind != kind:
 			return fmt.Errorf("data: %q has documents of kind %s, but %q of kind %s: train on one kind", dirs[0], kind, dir, p.Kind)
 		case o.Vocab != 0 && o.Vocab < t.Vocab():
-			return fmt.Errorf("data: model.vocab is %d, but the tokenizer of %q has %d tokens: set model.vocab=%d", o.Vocab, dir, t.Vocab(), t.Vocab())
+			return fmt.Errorf("data: model.vocab is %d, but the tokenizer of %q has %d tokens: set model.vocab=%d, or prepare the data with the tokenizer of the model", o.Vocab, dir, t.Vocab(), t.Vocab())
 		}
 		for _, s := range p.Shards {
 			to := &train
@@ -194,15 +235,15 @@ func (c *Corpus) addFolders(dirs []string, o Options) error {
 			if err := to.addShard(c.pool, dir, s, p); err != nil {
 				return err
 			}
-			hash.begin(s.Name, s.Tokens)
-			hash.Write([]byte(s.SHA256))
-			f := File{Path: s.Name, Bytes: s.Tokens}
+			if err := to.sample(hash); err != nil {
+				return err
+			}
+			f := File{Path: path.Join(filepath.Base(dir), s.Name+".bin"), Bytes: ShardHeaderBytes + s.Tokens*int64(ShardWidth(p.Tokenizer.Vocab))}
 			if to == &val {
-				f.HeldOut = s.Tokens
+				f.HeldOut = f.Bytes - ShardHeaderBytes
 			}
 			c.Info.Files = append(c.Info.Files, f)
 		}
-		hash.Write([]byte(t.SHA256()))
 	}
 	if o.Answers && kind == KindDocuments {
 		return errNoPrompts(dirs[0])
@@ -211,11 +252,14 @@ func (c *Corpus) addFolders(dirs []string, o Options) error {
 		return fmt.Errorf("data: %q has no document for training: prepare it with a smaller --val", dirs[0])
 	}
 	if val.n > 0 { // val_bytes in tokens, by the mean size of a token
-		val.truncate(int64(float64(o.ValBytes) / (float64(max(val.bytes, 1)) / float64(val.n))))
+		if n := float64(o.ValBytes) * float64(val.n) / float64(max(val.bytes, 1)); n < float64(val.n) {
+			val.truncate(int64(n))
+		}
 	}
 	c.Train, c.Val = train.asTokens(o.Answers), val.asTokens(o.Answers)
 	c.EndOfText, c.Documents = c.Tokenizer.EndOfText, kind
-	c.Info.SHA256, c.Info.Vocab, c.Info.Tokenizer = hash.String(), c.Tokenizer.Vocab(), c.Tokenizer.SHA256()
+	c.Info.SHA256, c.Info.Vocab = hash.String(), c.Tokenizer.Vocab()
+	c.Info.Tokenizer, c.Info.EndOfText = c.Tokenizer.SHA256(), c.EndOfText
 	c.Info.TrainTokens, c.Info.ValTokens = train.n, val.n
 	return nil
 }

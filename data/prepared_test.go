@@ -396,3 +396,77 @@ func TestSweepOfAnswers(t *testing.T) {
 	_, err = OpenSources([]Source{{Path: a.dir}}, Options{})
 	requireSentence(t, err, "all weights are 0")
 }
+
+// The hash of a corpus covers the ends and masks of documents and the ids themselves, the tokenizer and the
+// weights; a resumed run is told which differs.
+func TestChangedFolders(t *testing.T) {
+	w := writeFolder(t, KindCompletion, 11, 5, 4)
+	saved := openFolders(t, w.dir).Info
+	require.NoError(t, CheckSame(saved, openFolders(t, w.dir).Info))
+	for _, name := range []string{"train-000001.bin", "train-000000.idx", "val-000000.mask"} {
+		dir := filepath.Join(t.TempDir(), filepath.Base(w.dir))
+		require.NoError(t, os.CopyFS(dir, os.DirFS(w.dir)))
+		require.NoError(t, CheckSame(saved, openFolders(t, dir).Info), "a copy")
+		raw, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		raw[len(raw)-2] ^= 1
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), raw, 0o600))
+		requireSentence(t, CheckSame(saved, openFolders(t, dir).Info), "the corpus has changed")
+	}
+	other := saved
+	other.EndOfText = 7
+	require.ErrorContains(t, CheckSame(saved, other), "end of text 0, but")
+	other = saved
+	other.Tokenizer = "ab"
+	requireSentence(t, CheckSame(saved, other), "the tokenizer has changed", "ab")
+
+	b := writeFolder(t, KindCompletion, 12, 5)
+	sources := func(weight float64) Info {
+		c, err := OpenSources([]Source{{Path: w.dir, Weight: 1}, {Path: b.dir, Weight: weight}}, Options{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, c.Close()) }()
+		return c.Info
+	}
+	require.NoError(t, CheckSame(sources(2), sources(2)))
+	requireSentence(t, CheckSame(sources(2), sources(3)), "weights of data.sources", "[1 2] to [1 3]")
+}
+
+// The same text in two places could be in training and validation.
+func TestFoldersApart(t *testing.T) {
+	w := writeFolder(t, KindDocuments, 13, 5)
+	_, err := OpenFiles([]string{w.dir, w.dir + "/."}, Options{})
+	requireSentence(t, err, "named twice")
+	text := writeTree(t, map[string]string{"a.txt": "some text", "b.txt": "more text"})
+	_, err = OpenSources([]Source{{Path: text, Weight: 1}, {Path: filepath.Join(text, "a.txt"), Weight: 1}}, Options{})
+	requireSentence(t, err, "a.txt", "named twice")
+	_, err = OpenSources([]Source{{Path: w.dir, Weight: 1}, {Path: writeOther(t), Weight: 1}}, Options{})
+	requireSentence(t, err, "different tokenizers")
+}
+
+// writeOther writes a folder of tokens of another tokenizer.
+func writeOther(t *testing.T) string {
+	w := writeFolder(t, KindDocuments, 14, 5)
+	p, err := ReadDescription(w.dir)
+	require.NoError(t, err)
+	var train tokenizer.Trainer
+	train.Vocab = 256
+	train.Add([]byte("text"))
+	raw, err := train.Train()
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(w.dir, "tokenizer.json"), raw, 0o600))
+	require.NoError(t, os.Remove(filepath.Join(w.dir, "generation_config.json")))
+	b, err := tokenizer.OpenBundle(filepath.Join(w.dir, "tokenizer.json"))
+	require.NoError(t, err)
+	p.Tokenizer.SHA256, p.Tokenizer.Vocab = b.SHA256(), b.Vocab()
+	require.NoError(t, WritePrepared(w.dir, p))
+	return w.dir
+}
+
+// val_bytes beyond the held-out part keeps all of it, also where tokens have less than a byte.
+func TestAllOfTheHeldOutPart(t *testing.T) {
+	w := writeFolder(t, KindDocuments, 15, 5)
+	c, err := OpenFiles([]string{w.dir}, Options{ValBytes: math.MaxInt64})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	require.Equal(t, slices.Concat(w.docs[ValPart]...), readAll(t, c.Val, 5))
+}

@@ -35,6 +35,7 @@ type shard struct {
 	r       io.ReaderAt
 	ids     int64 // number of ids
 	width   int64 // bytes of an id
+	vocab   int   // of a prepared shard, whose ids are not scanned; 0: largest is set
 	largest int   // largest id, set by scan
 }
 
@@ -108,7 +109,10 @@ func (s *shard) read(dst []int32, buffer *[]byte, first int64) error {
 	}
 	for i := range dst {
 		id := s.id(raw[i*int(s.width):])
-		if id > s.largest { // may be out of bounds of the embedding table
+		if s.vocab > 0 && id >= s.vocab {
+			return fmt.Errorf("data: shard %q holds the id %d at token %d, but the vocabulary has %d: octet data inspect DIR --verify checks a folder", s.name, id, first+int64(i), s.vocab)
+		}
+		if s.vocab == 0 && id > s.largest { // may be out of bounds of the embedding table
 			return fmt.Errorf("data: shard %q has changed since it was opened: token %d now has the id %d, above the former maximum %d; do not write to it while a run reads it", s.name, first+int64(i), id, s.largest)
 		}
 		dst[i] = int32(id)
@@ -158,7 +162,8 @@ func (c *Corpus) openTokenizer(o Options) (vocab int, err error) {
 	if o.Vocab != 0 && o.Vocab < n {
 		return 0, fmt.Errorf("data: model.vocab is %d, but the tokenizer %q has %d tokens: set model.vocab=%d", o.Vocab, o.Tokenizer, n, n)
 	}
-	c.EndOfText, c.Info.Tokenizer = c.Tokenizer.EndOfText, c.Tokenizer.SHA256()
+	c.EndOfText = c.Tokenizer.EndOfText
+	c.Info.Tokenizer, c.Info.EndOfText = c.Tokenizer.SHA256(), c.EndOfText
 	return n, nil
 }
 

@@ -3,7 +3,9 @@ package data
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // OpenSources opens several sources of training data, each like the path of OpenFiles. Every
@@ -24,6 +26,13 @@ func OpenSources(sources []Source, o Options) (*Corpus, error) {
 	if !(sum > 0) {
 		return nil, errors.New("data: all weights are 0: raise one")
 	}
+	var paths []string
+	for _, s := range sources {
+		paths = append(paths, s.Path)
+	}
+	if err := checkApart(paths); err != nil {
+		return nil, err
+	}
 	o.ValBytes /= int64(len(sources))
 	c := &Corpus{Info: Info{Kind: KindSources}, Sources: slices.Clone(sources)}
 	var train, val joined
@@ -42,7 +51,7 @@ func OpenSources(sources []Source, o Options) (*Corpus, error) {
 		train.add(from.Train)
 		val.add(from.Val)
 		hash.begin(from.Info.SHA256, from.Info.TrainTokens)
-		fmt.Fprint(hash, s.Weight)
+		c.Info.Weights = append(c.Info.Weights, s.Weight)
 		c.Info.Vocab = max(c.Info.Vocab, from.Info.Vocab)
 		c.Info.LeftOut += from.Info.LeftOut
 		c.Info.Files = append(c.Info.Files, from.Info.Files...)
@@ -55,11 +64,33 @@ func OpenSources(sources []Source, o Options) (*Corpus, error) {
 	return c, nil
 }
 
+// checkApart returns an error if a path is another one or a part of it: text of one could be in the
+// training and the validation stream.
+func checkApart(paths []string) error {
+	list := make([]string, len(paths))
+	for i, p := range paths {
+		name, err := filepath.Abs(p)
+		if err != nil {
+			return unreadable(p, err)
+		}
+		list[i] = filepath.Clean(name) + string(filepath.Separator)
+	}
+	for i, a := range list {
+		for k, b := range list {
+			if i != k && strings.HasPrefix(b, a) {
+				return fmt.Errorf("data: %q is named twice, by itself or by a folder: name it once", paths[k])
+			}
+		}
+	}
+	return nil
+}
+
 // sameTokenizer takes the tokenizer of the first source, and requires the same one of others.
 func (c *Corpus) sameTokenizer(path string, from *Corpus) error {
 	first := c.parts[0]
 	if from == first {
-		c.Tokenizer, c.EndOfText, c.Info.Tokenizer = first.Tokenizer, first.EndOfText, first.Info.Tokenizer
+		c.Tokenizer, c.EndOfText = first.Tokenizer, first.EndOfText
+		c.Info.Tokenizer, c.Info.EndOfText = first.Info.Tokenizer, first.Info.EndOfText
 		return nil
 	}
 	same := from.EndOfText == c.EndOfText && (from.Tokenizer == nil) == (c.Tokenizer == nil)

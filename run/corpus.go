@@ -7,6 +7,7 @@ import (
 	"io/fs"
 
 	"octet/data"
+	"octet/tokenizer"
 	"octet/train"
 )
 
@@ -77,4 +78,21 @@ func within(ctx context.Context, open func() (*data.Corpus, error)) (*data.Corpu
 		}()
 		return nil, ctx.Err()
 	}
+}
+
+// checkInitTokenizer returns an error if the initial weights have another tokenizer than the data: the
+// same ids would be other tokens. A tokenizer that adds tokens to that of the weights passes.
+func (r *Run) checkInitTokenizer() error {
+	dir, tok := r.Config.Model.Init, r.Corpus.Tokenizer
+	if tok == nil || !tokenizer.In(dir) {
+		return nil
+	}
+	of, err := tokenizer.OpenBundle(dir)
+	if err != nil {
+		return fmt.Errorf("model.init: %w", err)
+	}
+	if id, differs := of.Differs(tok); differs {
+		return fmt.Errorf("model.init: %s has another tokenizer than the data: id %d is %q there and %q here; prepare the data with --tokenizer %s", dir, id, of.Text(id), tok.Text(id), dir)
+	}
+	return nil
 }

@@ -212,6 +212,11 @@ func (r *Run) start(ctx context.Context, o Options, corpus openCorpus) (err erro
 // prepare opens the text and the device, checks the memory, and returns the job of the
 // first recipe.
 func (r *Run) prepare(ctx context.Context, o Options, corpus openCorpus) (job *train.Job, err error) {
+	if init := o.Config.Model.Init; init != "" && !o.Resume {
+		if _, err := checkpoint.ReadConfig(init); err != nil {
+			return nil, fmt.Errorf("model.init: %w", err)
+		}
+	}
 	if r.Corpus, r.Note, err = corpus(); err != nil {
 		return nil, err
 	}
@@ -424,6 +429,9 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 		}
 	}
 	if r.Config.Model.Init != "" {
+		if err := r.checkInitTokenizer(); err != nil {
+			return err
+		}
 		return r.Trainer.InitFrom(ctx, r.Config.Model.Init)
 	}
 	return r.Trainer.Init(ctx)

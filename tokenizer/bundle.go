@@ -261,6 +261,16 @@ func (b *Bundle) file(name string) *File {
 	return &b.Files[i]
 }
 
+// Differs returns the first id below the sizes of both vocabularies whose token differs.
+func (b *Bundle) Differs(other *Bundle) (id int32, differs bool) {
+	for i := range min(len(b.tokens), len(other.tokens)) {
+		if !bytes.Equal(b.tokens[i], other.tokens[i]) {
+			return int32(i), true
+		}
+	}
+	return 0, false
+}
+
 // SHA256 returns the hash of the tokenizer file, in hex.
 func (b *Bundle) SHA256() string {
 	sum := sha256.Sum256(b.Files[0].Data)

@@ -154,14 +154,16 @@ func (t *Trainer) issue(ctx context.Context) error {
 			return err
 		}
 	}
-	step, from := t.step+t.flights.n, t.device.loader.Position()
+	step := t.step + t.flights.n
+	f := &t.flights.list[step%2]
+	t.device.loader.StorePosition(&f.from)
 	counted, err := t.counted()
 	if err != nil {
 		return err
 	}
 	t.group.AtStep(t.step + 1) // the device computes the oldest step in flight
 	if err := t.runStep(ctx, step, counted); err != nil {
-		return errors.Join(err, t.device.loader.Restore(from))
+		return errors.Join(err, t.device.loader.Restore(f.from))
 	}
 	sums, err := t.reduceSums(ctx)
 	if err != nil {
@@ -171,7 +173,7 @@ func (t *Trainer) issue(ctx context.Context) error {
 	if report := t.device.reports[step%2]; report != nil {
 		report.Begin()
 	}
-	t.flights.list[step%2] = flight{start, from, counted, sums}
+	f.start, f.counted, f.pairs = start, counted, sums
 	t.flights.n++
 	return nil
 }

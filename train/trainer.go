@@ -76,6 +76,7 @@ type batches interface {
 	Next(inputs, targets []int32) error
 	Counted(rows int64) (int64, error)
 	Position() data.Position
+	StorePosition(*data.Position)
 	Restore(data.Position) error
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"text/tabwriter"
 
 	"octet/data"
@@ -19,7 +18,7 @@ import (
 
 type evalCmd struct {
 	Model  string   `arg:"" name:"run or checkpoint" help:"A run folder, a checkpoint, or a Hugging Face folder."`
-	Data   []string `placeholder:"PATH" sep:"none" help:"A file or folder to evaluate on completely; may be repeated; default: the run's validation data."`
+	Data   []string `placeholder:"PATH" sep:"none" help:"Text or tokens to evaluate on: all of a file or folder, the held-out part of one that data prepare wrote; may be repeated; default: the run's validation data."`
 	Recipe string   `placeholder:"NAME|FILE" help:"Evaluate in another precision: a recipe such as fp32, or a recipe file; default: the run's recipe."`
 	Quant  []string `aliases:"ladder" xor:"losses" placeholder:"NAME" help:"Evaluate the model quantized after training, and print the loss above the unquantized model: w8a8-fp8, w4a16-g128 and others above; --ladder is the same flag."`
 	Seq    int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256; with --task, for a model without a run: its max_position_embeddings."`
@@ -97,6 +96,10 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
+	counted, err := countedTokens(stream, windows)
+	if err != nil {
+		return badInput(err)
+	}
 	dev, err := c.open()
 	if err != nil {
 		return badInput(err)
@@ -111,14 +114,14 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return modelError(err)
 	}
-	p := t.startProgress(stream.Len()-1, "tokens")
+	p := t.startProgress(counted, "tokens")
 	loss, err := evaluator.Evaluate(ctx, stream, func(done, _ int64, mean float64) { p.set(done, &mean) })
 	p.close()
 	if err != nil {
 		return err
 	}
 	e := evaluated{
-		Path: w.Path, Recipe: w.Recipe.Name, Tokens: stream.Len() - 1,
+		Path: w.Path, Recipe: w.Recipe.Name, Tokens: counted,
 		Loss: writers.Float(loss), Perplexity: writers.Float(math.Exp(loss)),
 		Calibrated: evaluator.Calibrated,
 	}
@@ -164,6 +167,15 @@ func bitsPerByte(loss float64, stream data.Tokens, w *run.Weights) (*writers.Flo
 	return (*writers.Float)(&bits), err
 }
 
+// countedTokens returns how many tokens of a stream count in the loss.
+func countedTokens(stream data.Tokens, windows infer.Windows) (int64, error) {
+	sweep, err := data.NewSweep(stream, windows.Seq)
+	if err != nil {
+		return 0, err
+	}
+	return sweep.Targets(), nil
+}
+
 // windows returns the tokens to evaluate on and their windows.
 func (c evalCmd) windows(w *run.Weights, corpus *data.Corpus) (stream data.Tokens, windows infer.Windows, err error) {
 	stream = corpus.Val
@@ -194,12 +206,15 @@ func sameTokenizer(w *run.Weights, corpus *data.Corpus, path string) error {
 		return nil
 	case err != nil:
 		return err
-	case tok.SHA256() == corpus.Tokenizer.SHA256():
+	}
+	id, differs := tok.Differs(corpus.Tokenizer)
+	switch {
+	case !differs && corpus.Tokenizer.Vocab() <= w.Model.Vocab:
 		return nil
 	case corpus.Info.Kind == data.KindText:
 		return fmt.Errorf("%s is text, whose tokens are bytes, but %s has a tokenizer of %d tokens: octet data prepare %s --tokenizer %s --val 0 --out DIR makes them; evaluate on DIR", path, w.Path, tok.Vocab(), path, w.Path)
 	}
-	return fmt.Errorf("%s has the tokens of another tokenizer than %s: prepare it with --tokenizer %s", path, w.Path, w.Path)
+	return fmt.Errorf("%s has the tokens of another tokenizer than %s: id %d is %q there and %q here; prepare it with --tokenizer %s", path, w.Path, id, corpus.Tokenizer.Text(id), tok.Text(id), w.Path)
 }
 
 // windowsOf returns windows of seq tokens, unless it is 0, of a corpus. Their number in a
@@ -231,14 +246,29 @@ func sizesOf(w *run.Weights, seq int) infer.Windows {
 func corpusOf(ctx context.Context, t *terminal, w *run.Weights, paths []string, what string) (*data.Corpus, error) {
 	if len(paths) > 0 {
 		o := data.Options{Vocab: w.Model.Vocab}
-		if slices.ContainsFunc(paths, data.IsPrepared) { // evaluated on their held-out part
+		if data.IsPrepared(paths[0]) { // evaluated on its held-out part, on answers where training is
+			p, err := data.ReadDescription(paths[0])
+			if err != nil {
+				return nil, err
+			}
 			o.ValBytes = math.MaxInt64
+			o.Answers = w.Run != nil && w.Run.Answers() && p.Kind != data.KindDocuments
 		}
 		corpus, err := data.OpenFiles(paths, o)
-		if err == nil {
-			err = sameTokenizer(w, corpus, paths[0])
+		if err != nil {
+			return nil, err
 		}
-		return corpus, err
+		if err := sameTokenizer(w, corpus, paths[0]); err != nil {
+			return nil, errors.Join(err, corpus.Close())
+		}
+		if corpus.Info.Kind == data.KindPrepared {
+			part := "held-out part"
+			if corpus.Val.Len() == 0 {
+				part = "training part, since none is held out"
+			}
+			fmt.Fprintf(prose(t.err), "%s: %s, its %s\n", what, paths[0], part)
+		}
+		return corpus, nil
 	}
 	config := train.Default()
 	if w.Run != nil {

@@ -66,7 +66,7 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	ids, longest := make([][]int32, len(prompts)), 0
 	for i, p := range prompts {
-		ids[i] = tok.Encode(nil, []byte(p), tokenizer.Options{Special: c.Special, Template: true})
+		ids[i] = promptIDs(tok, p, c.Special)
 		longest = max(longest, len(ids[i]))
 	}
 	t.reportSkipped(w.Skipped)
@@ -98,6 +98,13 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 		}
 	}
 	return nil
+}
+
+// promptIDs returns the ids of a prompt: after the tokens that the tokenizer's template puts before a
+// text, such as BOS, and without those after it, since the text goes on.
+func promptIDs(tok *tokenizer.Bundle, prompt string, special bool) []int32 {
+	before, _ := tok.Template()
+	return tok.Encode(slices.Clone(before), []byte(prompt), tokenizer.Options{Special: special})
 }
 
 // cacheFormat returns the format of --kv.

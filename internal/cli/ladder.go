@@ -72,12 +72,16 @@ func (c evalCmd) ladder(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
+	counted, err := countedTokens(stream, windows)
+	if err != nil {
+		return badInput(err)
+	}
 	q := quantizer{device: c.device, t: t, w: w, set: set, samples: &bytes.Buffer{}, options: ptq.Options{Plain: plain, Tokens: corpus.Train, Windows: windows}}
 	base, err := q.losses(ctx, w, plain, stream)
 	if err != nil {
 		return err
 	}
-	e := evaluated{Path: w.Path, Recipe: plain.Name, Tokens: stream.Len() - 1, Loss: writers.Float(base.mean()), Perplexity: writers.Float(math.Exp(base.mean()))}
+	e := evaluated{Path: w.Path, Recipe: plain.Name, Tokens: counted, Loss: writers.Float(base.mean()), Perplexity: writers.Float(math.Exp(base.mean()))}
 	if e.Tasks, err = q.scores(ctx, w, plain, "", nil); err != nil {
 		return err
 	}

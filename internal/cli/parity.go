@@ -106,6 +106,9 @@ func (c parityCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
+	if windows.Documents {
+		fmt.Fprintln(prose(t.err), "Both paths attend to the whole window, as generation does; the run trains with data.attention=document.")
+	}
 	var devices [2]memoryLimited // a device runs the programs of one model
 	for i := range devices {
 		dev, openErr := c.open()
@@ -198,7 +201,7 @@ func (r parityResult) print(t *terminal, above float64) error {
 		if op == nil {
 			return "none"
 		}
-		return fmt.Sprintf("%s (%s), %.2g", op.Op, op.Tensor, math.Abs(float64(op.Error)))
+		return fmt.Sprintf("%s, %.2g", op.Op, math.Abs(float64(op.Error)))
 	}
 	fmt.Fprintf(tw, "first difference\t%s\nfirst above %.3g\t%s\n", describe(r.First), above, describe(r.FirstLarge))
 	return tw.Flush()

@@ -15,7 +15,6 @@ import (
 	"octet/infer"
 	"octet/internal/writers"
 	"octet/run"
-	"octet/tokenizer"
 )
 
 // printStopped prints where a signal stopped the run, and the command that resumes it.
@@ -217,7 +216,7 @@ func printSample(ctx context.Context, t *terminal, d device, path, prompt string
 	if err != nil {
 		return err
 	}
-	ids := tok.Encode(nil, []byte(prompt), tokenizer.Options{Template: true})
+	ids := promptIDs(tok, prompt, false)
 	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, compileNotice{dev, t.err}, infer.Cache{Batch: 1, Context: len(ids) + sampleTokens})
 	if err != nil {
 		return err
