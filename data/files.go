@@ -151,6 +151,9 @@ func findAll(paths []string) ([]*file, error) {
 			return nil, unreadable(p, err)
 		case stat.IsDir():
 			fsys := os.DirFS(p)
+			if _, err := fs.Stat(fsys, UnfinishedFile); err == nil {
+				return nil, fmt.Errorf("data: %q is not complete: start octet data prepare again with the same arguments", p)
+			}
 			if isRunFolder(fsys, ".") {
 				return nil, fmt.Errorf("data: %q is a run folder, whose files change: name another folder, and keep text out of run folders", p)
 			}

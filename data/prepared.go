@@ -17,6 +17,9 @@ import (
 // a folder with it is complete.
 const PreparedFile = "prepared.json"
 
+// UnfinishedFile is in a folder of tokens that octet data prepare has not finished.
+const UnfinishedFile = ".prepare-arguments.json"
+
 // preparedFormat is the only format so far.
 const preparedFormat = 1
 

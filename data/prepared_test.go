@@ -470,3 +470,9 @@ func TestAllOfTheHeldOutPart(t *testing.T) {
 	defer func() { require.NoError(t, c.Close()) }()
 	require.Equal(t, slices.Concat(w.docs[ValPart]...), readAll(t, c.Val, 5))
 }
+
+func TestUnfinishedFolder(t *testing.T) {
+	dir := writeTree(t, map[string]string{UnfinishedFile: "{}", "train-000000.bin": "x"})
+	_, err := OpenFiles([]string{dir}, Options{})
+	requireSentence(t, err, "is not complete", "octet data prepare again")
+}

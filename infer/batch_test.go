@@ -44,6 +44,13 @@ func TestBatchesAreRuns(t *testing.T) {
 			require.Len(t, got[1], 4)
 			require.Len(t, got[2], 15)
 		}
+		same := make([][]int32, 4) // one prompt has other continuations in each place
+		require.NoError(t, batch.GenerateBatch(ctx, slices.Repeat(prompts[:1], 4), 15, s, func(i int, token int32) bool {
+			same[i] = append(same[i], token)
+			return true
+		}))
+		require.NotEqual(t, same[0], same[1])
+		require.NotEqual(t, same[2], same[3])
 		require.ErrorContains(t, batch.GenerateBatch(ctx, slices.Repeat(prompts, 2), 1, s, nil), "6 prompts: expected 1 to 4")
 	}
 }

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,4 +65,24 @@ func TestBiasesOfRanks(t *testing.T) {
 		}
 	}
 	require.Equal(t, 3*c.Model.Layers, learned)
+}
+
+// The gradients of biases add up over the micro-batches of a step.
+func TestBiasesOfMicroBatches(t *testing.T) {
+	c := small(t, "fp32")
+	normVariants["qwen2"](&c.Model)
+	c.Train.MicroBatch *= 2
+	one := newTrainer(t, c, 1, false)
+	want := steps(t, one, 3)
+	c.Train.MicroBatch, c.Train.Accumulate = c.Train.MicroBatch/2, 2
+	two := newTrainer(t, c, 1, false)
+	got := steps(t, two, 3)
+	for i := range want {
+		require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, 1e-4)
+	}
+	for i, p := range one.ranks[0].Model.Params {
+		if strings.HasSuffix(p.Name, ".bias") {
+			require.InDeltaSlice(t, values(t, one.ranks[0], p.Master), values(t, two.ranks[0], two.ranks[0].Model.Params[i].Master), 1e-4, p.Name)
+		}
+	}
 }

@@ -18,8 +18,8 @@ import (
 
 // Files of an unfinished folder.
 const (
-	argumentsFile = ".prepare-arguments.json" // written first
-	stateFile     = ".prepare-state.json"     // where the writer stands
+	argumentsFile = data.UnfinishedFile   // written first
+	stateFile     = ".prepare-state.json" // where the writer stands
 	lockFile      = ".prepare-lock"
 )
 
