@@ -1,6 +1,9 @@
 package data
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // packed returns rows of whole documents, without end. Each epoch visits the documents in a random
 // order. A row has as many of the next ones as fit; a document longer than a row loses its end. What
@@ -122,3 +125,43 @@ func (p *packed) moveTo(to Position) {
 }
 
 func (p *packed) perEpoch() (n int64, what string) { return p.tokens.documents(), "documents" }
+
+// Lengths is what rows of whole documents lose of training data.
+type Lengths struct {
+	Documents int64 // in the data
+	Cut       int64 // longer than a row, of which they lose their end
+	Silent    int64 // of which no target in the row counts in the loss: prompts that fill it
+}
+
+// Lengths reads the lengths of all documents of the training data for rows of seq tokens; ok is false
+// for data that does not know its documents.
+func (c *Corpus) Lengths(seq int) (l Lengths, ok bool, err error) {
+	d, ok := c.Train.(documents)
+	if !ok {
+		return l, false, nil
+	}
+	mask, _ := c.Train.(masked)
+	var targets []int32
+	for i := range d.documents() {
+		from, to, err := d.document(i)
+		if err != nil {
+			return l, true, err
+		}
+		l.Documents++
+		n := min(to-from-1, int64(seq)) // targets in the row
+		if to-from > int64(seq) {
+			l.Cut++
+		}
+		if mask == nil {
+			continue
+		}
+		targets = append(targets[:0], make([]int32, n)...)
+		if err := mask.ignore(targets, from+1); err != nil {
+			return l, true, err
+		}
+		if !slices.Contains(targets, 0) {
+			l.Silent++
+		}
+	}
+	return l, true, nil
+}

@@ -194,6 +194,33 @@ func TestPackedRows(t *testing.T) {
 	}
 }
 
+// The lengths of documents, by hand: cut ones are longer than a row, silent ones have no target in it
+// that counts.
+func TestLengths(t *testing.T) {
+	w := writeFolder(t, KindCompletion, 21, 30, 25)
+	const seq = 24
+	want := Lengths{Documents: 55}
+	for i, d := range w.docs[TrainPart] {
+		if len(d) > seq {
+			want.Cut++
+		}
+		if !slices.Contains(w.mask[TrainPart][i][1:min(len(d), seq+1)], true) {
+			want.Silent++
+		}
+	}
+	require.Positive(t, want.Cut*want.Silent)
+	got, ok, err := openAnswers(t, true, w.dir).Lengths(seq)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, want, got)
+	got, _, err = openFolders(t, w.dir).Lengths(seq)
+	require.NoError(t, err)
+	require.Equal(t, Lengths{Documents: 55, Cut: want.Cut}, got)
+	_, ok, err = (&Corpus{Train: Text("text")}).Lengths(seq)
+	require.NoError(t, err)
+	require.False(t, ok)
+}
+
 // The rows do not depend on the number of ranks, and a loader goes on from any position, for packed
 // rows and for several sources.
 func TestOtherLoadersResumeAnywhere(t *testing.T) {

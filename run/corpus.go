@@ -80,6 +80,28 @@ func within(ctx context.Context, open func() (*data.Corpus, error)) (*data.Corpu
 	}
 }
 
+// Passes returns how often the whole run reads its text.
+func (r *Run) Passes() float64 {
+	n := float64(r.Config.Train.Steps) * float64(r.Trainer.TokensPerStep())
+	if pairs, _ := r.Trainer.Pairs(); pairs > 0 {
+		return n / float64(2*r.Config.Data.Seq) / float64(pairs)
+	}
+	return n / float64(r.Corpus.Info.TrainTokens)
+}
+
+// measureRows sets Lengths for rows of whole documents. It returns an error if no target counts.
+func (r *Run) measureRows() error {
+	if r.Config.Data.Packing != train.PackDocuments || r.rank() > 0 {
+		return nil
+	}
+	lengths, _, err := r.Corpus.Lengths(r.Config.Data.Seq)
+	if err == nil && lengths.Silent == lengths.Documents {
+		err = fmt.Errorf("no document has a token of an answer within data.seq = %d, since prompts fill the rows: raise data.seq", r.Config.Data.Seq)
+	}
+	r.Lengths = lengths
+	return err
+}
+
 // checkInitTokenizer returns an error if the initial weights have another tokenizer than the data: the
 // same ids would be other tokens. A tokenizer that adds tokens to that of the weights passes.
 func (r *Run) checkInitTokenizer() error {

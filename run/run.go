@@ -97,6 +97,7 @@ type Run struct {
 	Changed    []string           // keys of config.toml that changed since the checkpoint, as "optimizer.lr 0.003 -> 0.001"
 	RateChange *RateChange        // if the run is longer or shorter now; nil: none
 	Pairs      data.PairCounts    // of the training data, if this process measured their log-probabilities
+	Lengths    data.Lengths       // with data.packing = "documents", of rank 0
 	Lost       []string           // missing lines of metrics and timing, a sentence for each file
 
 	folder      *folder
@@ -251,6 +252,9 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 		done = o.Compiling()
 	}
 	start := time.Now()
+	if err := r.measureRows(); err != nil {
+		return err
+	}
 	r.Trainer, err = train.NewTrainer(job, r.Corpus, r.Device, r.group)
 	r.loading = time.Since(start)
 	done()
@@ -303,15 +307,6 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 	r.log.Store(r.records.log)
 	r.logStart()
 	return nil
-}
-
-// Passes returns how often the whole run reads its text.
-func (r *Run) Passes() float64 {
-	n := float64(r.Config.Train.Steps) * float64(r.Trainer.TokensPerStep())
-	if pairs, _ := r.Trainer.Pairs(); pairs > 0 {
-		return n / float64(2*r.Config.Data.Seq) / float64(pairs)
-	}
-	return n / float64(r.Corpus.Info.TrainTokens)
 }
 
 // MetricsURL returns the URL of the metrics; empty without Options.MetricsAddr.

@@ -88,6 +88,9 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 	default:
 		line("left out", "%s files that are not text", writers.Count(int64(info.LeftOut)))
 	}
+	if l := r.Lengths; l.Cut > 0 || l.Silent > 0 {
+		line("documents", "%s: %s are cut at data.seq, %s have no answer in it", writers.Count(l.Documents), writers.Count(l.Cut), writers.Count(l.Silent))
+	}
 	if p := r.Pairs; p.Pairs > 0 {
 		line("pairs", "%s: %s are cut at data.seq, %s have an answer without a token in it", writers.Count(p.Pairs), writers.Count(p.Cut), writers.Count(p.Empty))
 	}
