@@ -244,7 +244,6 @@ func (l *Loader) Position() (p Position) {
 	return p
 }
 
-
 // Restore continues from a saved position; the zero value is the start. A position that does not exist in this
 // data with these options is an error.
 func (l *Loader) Restore(p Position) error {

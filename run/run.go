@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -213,7 +214,7 @@ func (r *Run) start(ctx context.Context, o Options, corpus openCorpus) (err erro
 // prepare opens the text and the device, checks the memory, and returns the job of the
 // first recipe.
 func (r *Run) prepare(ctx context.Context, o Options, corpus openCorpus) (job *train.Job, err error) {
-	if init := o.Config.Model.Init; init != "" && !o.Resume {
+	if init := o.Config.Model.Init; init != "" && !o.Resume && !exists(filepath.Join(init, checkpoint.ManifestFile)) {
 		if _, err := checkpoint.ReadConfig(init); err != nil {
 			return nil, fmt.Errorf("model.init: %w", err)
 		}

@@ -82,7 +82,11 @@ func smallDPO(t *testing.T, recipe string) Config {
 // newDPO starts a run on preferences.
 func newDPO(t *testing.T, c Config, swapped bool) *team {
 	t.Helper()
-	tr := newTeamOn(t, preferences(t, swapped), func() (*Job, error) { return NewJob(c, specOf(t, "emu")) }, 2, nil)
+	corpus := preferences(t, swapped)
+	if c.Train.Objective != ObjectiveDPO { // which refuses pairs
+		corpus.Documents = data.KindCompletion
+	}
+	tr := newTeamOn(t, corpus, func() (*Job, error) { return NewJob(c, specOf(t, "emu")) }, 2, nil)
 	require.NoError(t, tr.Init(t.Context()))
 	return tr
 }
