@@ -77,7 +77,7 @@ func (w *worker) encode(b *batch, it *item) error {
 	switch {
 	case it.leftOut:
 		return nil
-	case it.part != wholeText:
+	case it.part:
 		return w.encodePart(it)
 	case it.json:
 		if err := w.record.parseLine(b.span(it.first), w.Options); err != nil {
@@ -223,7 +223,7 @@ func (w *worker) encodePart(it *item) error {
 	w.tokens = 0
 	before, after := w.Tokenizer.Template()
 	place := tokenizer.AfterText
-	if it.part == firstPart {
+	if it.begins {
 		w.add(before, true)
 		place = tokenizer.AfterNothing
 	}
@@ -232,7 +232,7 @@ func (w *worker) encodePart(it *item) error {
 		return err
 	}
 	e := encoded{bytes: int64(len(text)), val: heldOut(it.hash, w.Val)}
-	if it.part != lastPart {
+	if !it.ends {
 		e.more = true
 		w.store(e)
 		return nil

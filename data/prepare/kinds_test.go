@@ -172,15 +172,16 @@ func TestTemplate(t *testing.T) {
 		require.NoError(t, err)
 		tok, err = tokenizer.OpenBundle(write(t, t.TempDir()+"/tokenizer.json", string(raw)))
 		require.NoError(t, err)
-		text := strings.Repeat("the cat sat\n", 300)
-		want := tok.Encode(nil, []byte(text), tokenizer.Options{Template: true})
-		if after != "<|endoftext|>" {
-			want = append(want, 0)
-		}
-		for _, path := range []string{write(t, t.TempDir()+"/a.txt", text), write(t, t.TempDir()+"/a.jsonl", jsonLine(t, map[string]string{"text": text}))} {
-			o := options(t, tok, path)
-			o.limits = tiny
-			require.Equal(t, want, run(t, o).ids[data.TrainPart][0])
+		for _, text := range []string{strings.Repeat("the cat sat\n", 300), strings.Repeat("a", 3000)} { // in parts, and without a cut
+			want := tok.Encode(nil, []byte(text), tokenizer.Options{Template: true})
+			if after != "<|endoftext|>" {
+				want = append(want, 0)
+			}
+			for _, path := range []string{write(t, t.TempDir()+"/a.txt", text), write(t, t.TempDir()+"/a.jsonl", jsonLine(t, map[string]string{"text": text}))} {
+				o := options(t, tok, path)
+				o.limits = tiny
+				require.Equal(t, want, run(t, o).ids[data.TrainPart][0])
+			}
 		}
 	}
 }

@@ -19,24 +19,18 @@ type position struct {
 	Offset int64 `json:"offset"` // bytes of decompressed lines before it
 }
 
-// Parts of a text.
-const (
-	wholeText = iota
-	firstPart
-	middlePart
-	lastPart
-)
-
 // item is a line, a row, a file or a part of one, and what became of it.
 type item struct {
 	next    position // the place after it
 	first   int      // of its spans: a line, a text, or the values of a row
 	spans   int
 	json    bool
-	part    uint8
-	hash    uint64 // of the text, if part is not wholeText
-	size    int64  // bytes of the text, of firstPart
-	leftOut bool   // a file that is not text
+	part    bool // of a long text
+	leftOut bool // a file that is not text
+
+	begins, ends bool   // of a part: the text begins or ends with it
+	hash         uint64 // of the text
+	size         int64  // bytes of the text
 
 	empty     bool // it has no text
 	documents int  // documents of batch.encoded
@@ -225,8 +219,8 @@ func (o *opened) skip(n int64) error {
 	return nil
 }
 
-// text reads a file that is one document. A long one is read twice: its hash tells on which side its
-// parts are.
+// text reads a file that is one document. A long one is read twice: its hash decides
+// between training and validation.
 func (r *reader) text(o *opened, at position) error {
 	b := r.batch
 	begin := len(b.bytes)
@@ -295,10 +289,10 @@ func (r *reader) longText(o *opened, at position, hash hash.Hash) error {
 	if err := r.flush(0); err != nil {
 		return err
 	}
-	it := item{next: at, spans: 1, part: firstPart, hash: binary.BigEndian.Uint64(hash.Sum(nil)), size: size}
+	it := item{next: at, spans: 1, part: true, begins: true, hash: binary.BigEndian.Uint64(hash.Sum(nil)), size: size}
 	var text []byte
 	want, last := r.limits.part, false
-	for it.part != lastPart {
+	for !it.ends {
 		for len(text) < want && !last {
 			n, err := again.text.Read(chunk)
 			text = append(text, chunk[:n]...)
@@ -315,15 +309,11 @@ func (r *reader) longText(o *opened, at position, hash hash.Hash) error {
 			continue
 		}
 		want = r.limits.part
-		if last && n == len(text) {
-			it.part = lastPart
-		}
+		it.ends = last && n == len(text)
 		r.batch.bytes = append(r.batch.bytes, text[:n]...)
 		r.batch.endSpan()
 		r.batch.add(it)
-		if it.part == firstPart {
-			it.part = middlePart
-		}
+		it.begins = false
 		text = append(text[:0], text[n:]...)
 		if err := r.flush(again.read); err != nil {
 			return err

@@ -228,7 +228,7 @@ func (w *writer) batch(b *batch) error {
 	width := int64(data.ShardWidth(w.Tokenizer.Vocab()))
 	for i := range b.items {
 		it := &b.items[i]
-		if it.part == firstPart { // a token has a byte or more, but for some at the ends
+		if it.begins { // a token has a byte or more, but for some at the ends
 			if err := w.partOf(&encoded[0]).room(min(it.size+1024, data.MaxShardTokens)); err != nil {
 				return err
 			}
@@ -237,7 +237,7 @@ func (w *writer) batch(b *batch) error {
 		for range it.documents {
 			e := &encoded[0]
 			p := w.partOf(e)
-			if it.part == wholeText && !w.within {
+			if !it.part && !w.within {
 				if err := p.room(pairTokens(encoded)); err != nil {
 					return err
 				}

@@ -32,7 +32,7 @@ func Texts(ctx context.Context, sources []string, field string, visit func(text 
 			case it.leftOut:
 				leftOut++
 			case !it.json:
-				visit(b.span(it.first), it.part == wholeText || it.part == lastPart)
+				visit(b.span(it.first), !it.part || it.ends)
 			default:
 				if err := w.record.parseLine(b.span(it.first), o); err != nil {
 					return badInput("%s: %w", placeOf(list, it.next), err)
