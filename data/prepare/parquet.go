@@ -19,11 +19,14 @@ func (r *reader) parquet(o *opened, at position) (err error) {
 		if p := recover(); p != nil {
 			err = badInput("%s is damaged: %v", o.source.Path, p)
 		}
+		if err != nil && o.failed != nil {
+			err = o.failed
+		}
 	}()
 	if err := checkFooter(o); err != nil {
 		return badInput("%s is not a Parquet table, or damaged: %w", o.source.Path, err)
 	}
-	f, err := pq.OpenFile(o.file, o.source.Bytes, pq.SkipPageIndex(true), pq.SkipBloomFilters(true))
+	f, err := pq.OpenFile(o, o.source.Bytes, pq.SkipPageIndex(true), pq.SkipBloomFilters(true))
 	if err != nil {
 		return badInput("%s is not a Parquet table, or damaged: %w", o.source.Path, err)
 	}
@@ -50,7 +53,7 @@ func (r *reader) parquet(o *opened, at position) (err error) {
 // checkFooter checks the size of the footer, for which the library would allocate up to 4 GiB.
 func checkFooter(o *opened) error {
 	var end [8]byte
-	if _, err := o.file.ReadAt(end[:], max(o.source.Bytes-8, 0)); err != nil {
+	if _, err := o.ReadAt(end[:], max(o.source.Bytes-8, 0)); err != nil {
 		return io.ErrUnexpectedEOF
 	}
 	if size := binary.LittleEndian.Uint32(end[:]); string(end[4:]) != "PAR1" || int64(size)+12 > o.source.Bytes {

@@ -2,6 +2,7 @@ package prepare
 
 import (
 	"context"
+	"errors"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -144,6 +145,9 @@ func (p *pipeline) write(ctx context.Context, w *writer) error {
 		}
 		if err := w.batch(b); err != nil {
 			return err
+		}
+		if _, bad := errors.AsType[*InputError](b.err); b.err != nil && !bad {
+			return w.interrupted(b.err)
 		}
 		if b.err != nil {
 			return b.err

@@ -48,7 +48,8 @@ type Result struct {
 	peak int64 // bytes of documents in flight
 }
 
-// InputError is an error in the options or the files; running again gives the same.
+// InputError is an error in the options or in what the files hold; running again gives the same. An error
+// of the system, such as a file that cannot be read, is none.
 type InputError struct{ Err error }
 
 func (e *InputError) Error() string { return e.Err.Error() }

@@ -178,7 +178,7 @@ func (r *reader) lines(o *opened, at position) error {
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			b.bytes = b.bytes[:begin]
-			return o.source.damaged(err)
+			return o.damaged(err)
 		}
 		at.Offset += int64(len(b.bytes) - begin)
 		line := b.bytes[begin:]
@@ -214,7 +214,7 @@ func (o *opened) skip(n int64) error {
 		_, err = io.CopyN(io.Discard, o.text, n)
 	}
 	if err != nil {
-		return o.source.damaged(err)
+		return o.damaged(err)
 	}
 	return nil
 }
@@ -243,7 +243,7 @@ func (r *reader) text(o *opened, at position) error {
 		b.add(item{next: at, spans: 1})
 		return r.full(o)
 	case err != nil:
-		return o.source.damaged(err)
+		return o.damaged(err)
 	}
 	hash := sha256.New()
 	hash.Write(head)
@@ -274,11 +274,11 @@ func (r *reader) longText(o *opened, at position, hash hash.Hash) error {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err == nil {
-			err = r.ctx.Err()
-		}
 		if err != nil {
-			return o.source.damaged(err)
+			return o.damaged(err)
+		}
+		if err := r.ctx.Err(); err != nil {
+			return err
 		}
 	}
 	again, err := o.source.open()
@@ -297,7 +297,7 @@ func (r *reader) longText(o *opened, at position, hash hash.Hash) error {
 			n, err := again.text.Read(chunk)
 			text = append(text, chunk[:n]...)
 			if last = errors.Is(err, io.EOF); err != nil && !last {
-				return again.source.damaged(err)
+				return again.damaged(err)
 			}
 		}
 		n, next, err := r.limits.cut(r.Tokenizer.Tokenizer, text, last)

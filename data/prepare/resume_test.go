@@ -192,3 +192,63 @@ func TestResumeRefusals(t *testing.T) {
 	_, err = Run(t.Context(), o)
 	require.ErrorContains(t, err, "is a folder of tokens already: name another folder, or remove this one")
 }
+
+// After an error of the system all that is written stays, and the next call continues.
+func TestSystemErrors(t *testing.T) {
+	dir := t.TempDir()
+	text := strings.Repeat(jsonLine(t, map[string]string{"text": "the cat sat on the mat"}), 400)
+	first, second := write(t, dir+"/a.jsonl", text), write(t, dir+"/b.jsonl.gz", text)
+	tok := trained(t)
+	whole := options(t, tok, first, second)
+	whole.limits, whole.ShardTokens = tiny, 1000
+	_, err := Run(t.Context(), whole)
+	require.NoError(t, err)
+	o := whole
+	o.Out = filepath.Join(t.TempDir(), "out")
+	moved := false
+	o.Progress = func(_, _ int64) {
+		if !moved {
+			require.NoError(t, os.Rename(second, dir+"/moved"))
+			moved = true
+		}
+	}
+	_, err = Run(t.Context(), o)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	var bad *InputError
+	require.False(t, errors.As(err, &bad))
+	require.FileExists(t, filepath.Join(o.Out, "train-000000.bin"))
+	require.NoError(t, os.Rename(dir+"/moved", second))
+	r, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.True(t, r.Resumed)
+	require.Equal(t, folder(t, whole.Out), folder(t, o.Out))
+
+	// A file that cannot be read is not damaged.
+	type row struct {
+		Text string `parquet:"text"`
+	}
+	for _, path := range []string{
+		first, second, write(t, dir+"/c.txt", text), write(t, dir+"/c.txt.zst", text), write(t, dir+"/c.jsonl.zst", strings.Repeat(text, 100)),
+		table(t, dir+"/d.parquet", []row{{"the cat"}}),
+	} {
+		o := options(t, tok, path)
+		require.NoError(t, o.check())
+		list, _, err := findSources(&o)
+		require.NoError(t, err)
+		in, err := list[0].open()
+		require.NoError(t, err)
+		require.NoError(t, in.file.Close())
+		r := &reader{Options: &o, ctx: t.Context(), sources: list, fresh: func() *batch { return &batch{} }, send: func(*batch) error { return nil }}
+		r.batch = r.fresh()
+		switch list[0].format {
+		case lines:
+			err = r.lines(in, position{})
+		case parquet:
+			err = r.parquet(in, position{})
+		default:
+			err = r.text(in, position{})
+		}
+		require.ErrorIs(t, err, os.ErrClosed, path)
+		require.False(t, errors.As(err, &bad), path)
+	}
+}

@@ -95,14 +95,29 @@ type opened struct {
 	source *source
 	text   io.Reader // decompressed
 	read   int64
+	failed error // of the system, from reading the file
 	close  func()
+}
+
+// note keeps an error of the system: decompressors and the Parquet library may hide it.
+func (o *opened) note(err error) {
+	if err != nil && !errors.Is(err, io.EOF) {
+		o.failed = fmt.Errorf("%s: %w", o.source.Path, err)
+	}
+}
+
+// ReadAt implements io.ReaderAt.
+func (o *opened) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := o.file.ReadAt(p, offset)
+	o.note(err)
+	return n, err
 }
 
 // open opens a source that has not changed since it was found.
 func (s *source) open() (*opened, error) {
 	f, err := os.Open(s.Path)
-	if err != nil {
-		return nil, &InputError{err}
+	if err != nil { // it was there when it was found
+		return nil, err
 	}
 	o := &opened{file: f, source: s, close: func() { _ = f.Close() }} // it was only read
 	if err := o.unchanged(); err != nil {
@@ -112,6 +127,7 @@ func (s *source) open() (*opened, error) {
 	raw := readerFunc(func(p []byte) (int, error) {
 		n, err := f.Read(p)
 		o.read += int64(n)
+		o.note(err)
 		return n, err
 	})
 	switch s.compression {
@@ -130,7 +146,7 @@ func (s *source) open() (*opened, error) {
 	}
 	if err != nil {
 		o.close()
-		return nil, s.damaged(err)
+		return nil, o.damaged(err)
 	}
 	return o, nil
 }
@@ -139,8 +155,11 @@ func (s *source) open() (*opened, error) {
 const maxWindow = 128 << 20
 
 // damaged returns the error for a file that cannot be decompressed or read.
-func (s *source) damaged(err error) error {
+func (o *opened) damaged(err error) error {
+	s := o.source
 	switch {
+	case o.failed != nil:
+		return o.failed
 	case s.compression == "":
 		return fmt.Errorf("%s: %w", s.Path, err)
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):

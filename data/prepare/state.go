@@ -378,8 +378,8 @@ func (w *writer) clean() error {
 	return err
 }
 
-// close closes the files. After bad input it removes what was written, of which nothing can be
-// continued.
+// close closes the files. After bad input it removes what was written: a repaired file is another one,
+// so that nothing can be continued. After an error of the system all stays.
 func (w *writer) close(cause error) (err error) {
 	for _, p := range w.parts {
 		err = errors.Join(err, p.close())
