@@ -48,6 +48,9 @@ type PreparedTokenizer struct {
 	SHA256    string `json:"sha256"` // of the tokenizer file, see tokenizer.Bundle
 	Vocab     int    `json:"vocab"`
 	EndOfText int32  `json:"end_of_text"` // the last id of each document
+	// EndInside says that a document has EndOfText before its last id, too, so that it does not show
+	// where documents end.
+	EndInside bool `json:"end_inside,omitempty"`
 }
 
 // PreparedSource is a file that was read.

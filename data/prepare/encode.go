@@ -50,6 +50,7 @@ type worker struct {
 	batch  *batch  // that gets the ids
 	tokens int64   // of the document so far
 	last   int32   // id
+	inside bool    // ids followed the end of text
 	part   []int32 // of the last part
 	work   [2][]int32
 }
@@ -67,6 +68,7 @@ type encoded struct {
 	tokens int64
 	bytes  int64 // of text
 	val    bool
+	inside bool // it has the end of text before its last id
 	more   bool // parts of the document follow
 	pair   bool // the next document belongs to it
 }
@@ -129,7 +131,7 @@ func (w *worker) parseColumns(b *batch, it *item) error {
 // document appends a document of segments to the batch. Its first and last ids are those of the
 // tokenizer's template, unless it is written with tokens of its own; the end of text follows.
 func (w *worker) document(val bool, segments ...segment) error {
-	w.tokens = 0
+	w.tokens, w.inside = 0, false
 	before, after := w.Tokenizer.Template()
 	if w.Chat == ChatLlama3 {
 		before, after = nil, nil
@@ -220,7 +222,7 @@ func (w *worker) parts(text []byte, place tokenizer.After, add func(ids []int32)
 
 // encodePart appends a part of a long text file to the batch.
 func (w *worker) encodePart(it *item) error {
-	w.tokens = 0
+	w.tokens, w.inside = 0, false
 	before, after := w.Tokenizer.Template()
 	place := tokenizer.AfterText
 	if it.begins {
@@ -233,7 +235,7 @@ func (w *worker) encodePart(it *item) error {
 	}
 	e := encoded{bytes: int64(len(text)), val: heldOut(it.hash, w.Val)}
 	if !it.ends {
-		e.more = true
+		e.more, w.inside = true, w.inside || w.tokens > 0 && w.last == w.Tokenizer.EndOfText // ids follow
 		w.store(e)
 		return nil
 	}
@@ -246,6 +248,8 @@ func (w *worker) add(ids []int32, answer bool) {
 	if len(ids) == 0 {
 		return
 	}
+	end := w.Tokenizer.EndOfText
+	w.inside = w.inside || w.tokens > 0 && w.last == end || slices.Contains(ids[:len(ids)-1], end)
 	w.batch.ids = data.AppendIDs(grow(w.batch.ids, len(ids)*w.width), ids, w.width)
 	w.tokens, w.last = w.tokens+int64(len(ids)), ids[len(ids)-1]
 	if w.Kind == data.KindDocuments {
@@ -289,6 +293,6 @@ func (w *worker) finish(e encoded, after []int32, answer bool) {
 
 // store ends a document, or a part of one.
 func (w *worker) store(e encoded) {
-	e.tokens = w.tokens
+	e.tokens, e.inside = w.tokens, w.inside
 	w.batch.encoded = append(w.batch.encoded, e)
 }

@@ -31,6 +31,7 @@ type Shard struct {
 	Tokens    int64
 	Documents int64 // 0: not known
 	Largest   int32 // id; −1: not read
+	endInside bool  // a document has the end of text before its last id
 }
 
 // InspectOptions say what Inspect reads besides the ends of documents.
@@ -55,7 +56,7 @@ func Inspect(path string, o InspectOptions) (*Inspection, error) {
 		return nil, &InputError{err}
 	}
 	in.EndToken = string(text)
-	lengths := map[int64]int64{}
+	lengths, endInside := map[int64]int64{}, false
 	var all, done int64
 	for _, s := range p.Shards {
 		all += s.Tokens
@@ -65,10 +66,13 @@ func Inspect(path string, o InspectOptions) (*Inspection, error) {
 		if err != nil {
 			return nil, badInput("shard %s: %w", filepath.Join(path, s.Name), err)
 		}
-		in.Shards = append(in.Shards, shard)
+		in.Shards, endInside = append(in.Shards, shard), endInside || shard.endInside
 		if done += s.Tokens; o.Progress != nil {
 			o.Progress(done, all)
 		}
+	}
+	if o.Verify && endInside != p.Tokenizer.EndInside {
+		return nil, badInput("%s: tokenizer.end_inside is %v, but whether a document has the end of text before its last token is %v: prepare the data again", filepath.Join(path, data.PreparedFile), p.Tokenizer.EndInside, endInside)
 	}
 	in.Longest, in.Median = longestAndMedian(lengths)
 	return in, nil
@@ -199,6 +203,9 @@ func (s *Shard) scan(r io.Reader, p *data.Prepared, length, at int64) error {
 			return err
 		}
 		for ; len(part) > 0; part = part[s.Width:] {
+			if p != nil && i > 0 && id == p.Tokenizer.EndOfText {
+				s.endInside = true
+			}
 			id = data.ShardID(part, s.Width)
 			if p != nil && (id < 0 || int(id) >= p.Tokenizer.Vocab) {
 				return fmt.Errorf("%s: id %d at token %d is not below the vocabulary of %d", binSuffix, id, at+i, p.Tokenizer.Vocab)

@@ -1,7 +1,9 @@
 package prepare
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -196,5 +198,83 @@ func TestSpecial(t *testing.T) {
 		want := append(tok.Encode(nil, []byte("the<|endoftext|>cat"), tokenizer.Options{Special: special}), 0)
 		require.Equal(t, want, run(t, o).ids[data.TrainPart][0])
 		require.Equal(t, special, slices.Contains(want[:len(want)-1], 0))
+	}
+}
+
+// The folder says whether a document has the end of text before its last id, also after an
+// interruption, and verification compares it.
+func TestEndInside(t *testing.T) {
+	dir := t.TempDir()
+	text := strings.Repeat("the cat sat\n", 300)
+	talks := jsonLine(t, map[string]any{"messages": []turn{{"assistant", "dog"}}}) // whose only end of a turn ends it
+	once := write(t, dir+"/once.jsonl", strings.Repeat(talks, 300))
+	several := write(t, dir+"/several.jsonl", jsonLine(t, map[string]any{"messages": []turn{{"user", "cat"}, {"assistant", "dog"}}})+strings.Repeat(talks, 300))
+	special := func(o *Options) { o.Special = true }
+	chat := func(o *Options) {
+		o.Kind = data.KindMessages
+		require.NoError(t, o.Tokenizer.SetEndOfText("<|im_end|>"))
+	}
+	bos := func(o *Options) { // the template's BOS is the end of text
+		var f map[string]any
+		require.NoError(t, json.Unmarshal(o.Tokenizer.Files[0].Data, &f))
+		f["post_processor"] = map[string]any{
+			"type": "TemplateProcessing", "special_tokens": map[string]any{"<|endoftext|>": map[string]any{"ids": []int{0}}},
+			"single": []any{map[string]any{"SpecialToken": map[string]any{"id": "<|endoftext|>"}}, map[string]any{"Sequence": map[string]any{"id": "A"}}},
+		}
+		raw, err := json.Marshal(f)
+		require.NoError(t, err)
+		o.Tokenizer, err = tokenizer.OpenBundle(write(t, t.TempDir()+"/tokenizer.json", string(raw)))
+		require.NoError(t, err)
+	}
+	for _, c := range []struct {
+		path   string
+		change func(o *Options)
+		want   bool
+	}{
+		{write(t, dir+"/a.txt", text+"<|endoftext|>"+text), nil, false},
+		{write(t, dir+"/b.txt", text+"<|endoftext|>"+text), special, true},
+		{write(t, dir+"/c.txt", text+"<|endoftext|>"), special, false},
+		{write(t, dir+"/d.txt", "<|endoftext|>"+text), special, true},
+		{write(t, dir+"/e.txt", "the<|endoftext|><|endoftext|>"), special, true},
+		{write(t, dir+"/f.txt", text), bos, true},
+		{write(t, dir+"/g.txt", "the"), bos, true},
+		{once, chat, false},
+		{several, chat, true},
+		{several, func(o *Options) { o.Kind = data.KindMessages }, false},
+	} {
+		o := options(t, trained(t, "<|im_start|>", "<|im_end|>"), c.path)
+		o.limits, o.ShardTokens = tiny, 500
+		if c.change != nil {
+			c.change(&o)
+		}
+		stop := errors.New("stop")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		batches := 0
+		o.Progress = func(_, _ int64) {
+			if batches++; batches == 2 {
+				cancel(stop)
+			}
+		}
+		_, err := Run(ctx, o)
+		if strings.HasSuffix(c.path, ".jsonl") { // a long text begins anew
+			require.ErrorIs(t, err, stop)
+		}
+		if err != nil {
+			o.Progress = nil
+			_, err = Run(t.Context(), o)
+		}
+		cancel(nil)
+		require.NoError(t, err)
+		p, err := data.ReadDescription(o.Out)
+		require.NoError(t, err)
+		require.Equal(t, c.want, p.Tokenizer.EndInside, c.path)
+		_, err = Inspect(o.Out, InspectOptions{Verify: true})
+		require.NoError(t, err)
+		p.Tokenizer.EndInside = !c.want
+		require.NoError(t, data.WritePrepared(o.Out, p))
+		_, err = Inspect(o.Out, InspectOptions{Verify: true})
+		require.ErrorContains(t, err, "prepared.json: tokenizer.end_inside is ")
+		_, err = Inspect(o.Out, InspectOptions{})
+		require.NoError(t, err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // Files of an unfinished folder.
 const (
 	argumentsFile = data.UnfinishedFile   // written first
-	stateFile     = ".prepare-state.json" // where the writer stands
+	stateFile     = ".prepare-state.json" // the writer's progress
 	lockFile      = ".prepare-lock"
 )
 
@@ -38,7 +38,7 @@ type arguments struct {
 }
 
 // stateFormat changes when an older state cannot be continued.
-const stateFormat = 1
+const stateFormat = 2
 
 func argumentsOf(o *Options, sources []source) arguments {
 	return arguments{stateFormat, o.Kind, o.fields(), o.Chat, o.Tokenizer.SHA256(), o.Tokenizer.EndOfText, o.Special, o.Val, o.ShardTokens, sources}
@@ -81,13 +81,14 @@ func (a *arguments) difference(now *arguments) string {
 	return ""
 }
 
-// state is where the writer stands: all before it is durable.
+// state is the writer's progress: everything before it is on disk. It is saved between documents.
 type state struct {
 	Next      position             `json:"next"`
 	Parts     map[string]partState `json:"parts"`
 	Documents []int64              `json:"documents"` // of the sources
 	LeftOut   int64                `json:"left_out"`
 	Empty     int64                `json:"empty"`
+	EndInside bool                 `json:"end_inside"` // as in data.PreparedTokenizer
 }
 
 // writer writes batches to shards.
@@ -254,6 +255,7 @@ func (w *writer) batch(b *batch) error {
 			}
 			ids, mask, encoded = ids[n:], mask[m:], encoded[1:]
 			w.within = e.more || e.pair
+			w.state.EndInside = w.state.EndInside || e.inside
 			if !e.more {
 				w.state.Documents[it.next.Source]++
 			}
@@ -270,9 +272,7 @@ func (w *writer) batch(b *batch) error {
 		if it.empty {
 			w.state.Empty++
 		}
-		if !w.within {
-			w.state.Next = it.next
-		}
+		w.state.Next = it.next
 		if complete {
 			if err := w.save(); err != nil {
 				return err
@@ -334,7 +334,7 @@ func (w *writer) finish() (p data.Prepared, err error) {
 	}
 	p = data.Prepared{
 		Octet: w.Version, Kind: w.Kind, Val: w.Val,
-		Tokenizer: data.PreparedTokenizer{SHA256: w.Tokenizer.SHA256(), Vocab: w.Tokenizer.Vocab(), EndOfText: w.Tokenizer.EndOfText},
+		Tokenizer: data.PreparedTokenizer{SHA256: w.Tokenizer.SHA256(), Vocab: w.Tokenizer.Vocab(), EndOfText: w.Tokenizer.EndOfText, EndInside: w.state.EndInside},
 	}
 	for _, name := range []string{data.TrainPart, data.ValPart} {
 		if err := w.parts[name].complete(); err != nil {

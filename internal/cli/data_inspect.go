@@ -44,6 +44,7 @@ type tokenizerOfData struct {
 	Vocab     int    `json:"vocab"`
 	EndOfText int32  `json:"end_of_text"`
 	EndToken  string `json:"end_of_text_token"`
+	EndInside bool   `json:"end_inside,omitempty"`
 }
 
 type partOfData struct {
@@ -122,7 +123,7 @@ func newInspectedData(path string, in *prepare.Inspection, verified bool) inspec
 	}
 	p := in.Prepared
 	d.Kind = p.Kind
-	d.Tokenizer = &tokenizerOfData{p.Tokenizer.SHA256, p.Tokenizer.Vocab, p.Tokenizer.EndOfText, in.EndToken}
+	d.Tokenizer = &tokenizerOfData{p.Tokenizer.SHA256, p.Tokenizer.Vocab, p.Tokenizer.EndOfText, in.EndToken, p.Tokenizer.EndInside}
 	part := func(name string) *partOfData {
 		r := prepare.Result{Prepared: *p}
 		sum := r.Total(name)
@@ -151,7 +152,11 @@ func (d *inspectedData) print(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "folder      %s, kind %s\n", d.Path, d.Kind)
 	fmt.Fprintf(w, "tokenizer   vocabulary %d, SHA-256 %.12s\n", d.Tokenizer.Vocab, d.Tokenizer.SHA256)
-	fmt.Fprintf(w, "end of text %q, id %d\n", d.Tokenizer.EndToken, d.Tokenizer.EndOfText)
+	inside := ""
+	if d.Tokenizer.EndInside {
+		inside = ", also inside documents"
+	}
+	fmt.Fprintf(w, "end of text %q, id %d%s\n", d.Tokenizer.EndToken, d.Tokenizer.EndOfText, inside)
 	for _, p := range []struct {
 		name string
 		*partOfData

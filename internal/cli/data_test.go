@@ -41,7 +41,8 @@ func TestData(t *testing.T) {
 
 	talk := write("talk.jsonl", strings.Repeat(`{"messages":[{"role":"user","content":"if x"},{"role":"assistant","content":"return <|im_end|>"}]}`+"\n", 3))
 	succeed(t, "data", "prepare", talk, "--kind", "messages", "--tokenizer", at("tokenizer.json"), "--eos", "<|im_end|>", "--val", "0", "-o", at("talk"))
-	out, _ = succeed(t, "data", "inspect", at("talk"), "--documents", "2")
+	out, _ = succeed(t, "data", "inspect", at("talk"), "--documents", "2", "--verify")
+	require.Contains(t, out, "end of text \"<|im_end|>\", id 2, also inside documents\n")
 	require.Equal(t, 2, strings.Count(out, "tokens]\n<|im_start|>user\nif x<|im_end|>\n<|im_start|>assistant\n\n[counts in the loss: "))
 	require.Equal(t, 2, strings.Count(out, "tokens]\nreturn <|im_end|><|im_end|>\n"))
 	out, _ = succeed(t, "data", "inspect", at("talk"), "--documents", "1", "--json")
@@ -51,6 +52,7 @@ func TestData(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(lines[0]), &found))
 	require.EqualValues(t, 3, found.Train.Documents)
 	require.Equal(t, data.KindMessages, found.Kind)
+	require.True(t, found.Tokenizer.EndInside)
 	require.Contains(t, lines[1], `"counts":true`)
 
 	// Bytes without --tokenizer; training reads the folder.
