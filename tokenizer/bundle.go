@@ -118,18 +118,16 @@ func newBundle(path string, files []File) (*Bundle, error) {
 		b.guessEndOfText()
 		return b, b.writeConfig(kind.class)
 	}
-	var fields struct {
-		EOS json.RawMessage `json:"eos_token"`
+	fields, err := config.object()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Dir(path), err)
 	}
-	err = json.Unmarshal(config.Data, &fields)
-	if err == nil && (len(fields.EOS) == 0 || string(fields.EOS) == "null") {
+	eos := fields["eos_token"]
+	if len(eos) == 0 || string(eos) == "null" {
 		b.guessEndOfText()
 		return b, nil
 	}
-	token := ""
-	if err == nil {
-		token, err = tokenText(fields.EOS)
-	}
+	token, err := tokenText(eos)
 	if err == nil {
 		err = b.setID(token)
 	}
@@ -137,6 +135,17 @@ func newBundle(path string, files []File) (*Bundle, error) {
 		return nil, fmt.Errorf("%s: eos_token: %w", filepath.Join(filepath.Dir(path), configName), err)
 	}
 	return b, nil
+}
+
+// object returns the fields of a JSON file.
+func (f *File) object() (fields map[string]json.RawMessage, err error) {
+	if err := json.Unmarshal(f.Data, &fields); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name, err)
+	}
+	if fields == nil {
+		return nil, fmt.Errorf("%s: it is null, not an object", f.Name)
+	}
+	return fields, nil
 }
 
 // tokenText returns the text of a token in tokenizer_config.json: a string, or an object with it.
@@ -161,26 +170,29 @@ func (b *Bundle) readStops() error {
 	if f == nil {
 		return nil
 	}
-	var fields struct {
-		EOS json.RawMessage `json:"eos_token_id"`
+	fields, err := f.object()
+	if err != nil {
+		return err
 	}
-	if err := json.Unmarshal(f.Data, &fields); err != nil {
-		return fmt.Errorf("%s: %w", f.Name, err)
-	}
-	if len(fields.EOS) == 0 || string(fields.EOS) == "null" {
+	list := fields["eos_token_id"]
+	if len(list) == 0 || string(list) == "null" {
 		return nil
 	}
-	list := fields.EOS
 	if list[0] != '[' {
 		list = slices.Concat([]byte{'['}, list, []byte{']'})
 	}
-	if err := json.Unmarshal(list, &b.stops); err != nil {
+	var ids []*int32
+	if err := json.Unmarshal(list, &ids); err != nil {
 		return fmt.Errorf("%s: eos_token_id: %w", f.Name, err)
 	}
-	for _, id := range b.stops {
-		if id < 0 || int(id) >= b.Vocab() {
-			return fmt.Errorf("%s: eos_token_id %d is not in the vocabulary of %d tokens", f.Name, id, b.Vocab())
+	for _, id := range ids {
+		switch {
+		case id == nil:
+			return fmt.Errorf("%s: eos_token_id has null, not an id", f.Name)
+		case *id < 0 || int(*id) >= b.Vocab():
+			return fmt.Errorf("%s: eos_token_id %d is not in the vocabulary of %d tokens", f.Name, *id, b.Vocab())
 		}
+		b.stops = append(b.stops, *id)
 	}
 	return nil
 }
@@ -207,23 +219,30 @@ func (b *Bundle) setID(token string) error {
 	return nil
 }
 
-// SetEndOfText makes a token of the vocabulary the one that ends a document.
+// SetEndOfText makes a token of the vocabulary the one that ends a document: eos_token in
+// tokenizer_config.json, or without that file the first eos_token_id in generation_config.json.
 func (b *Bundle) SetEndOfText(token string) error {
 	if err := b.setID(token); err != nil {
 		return err
 	}
-	fields, config := map[string]json.RawMessage{}, b.file(configName)
-	if config == nil {
-		return nil
+	name, key, value := configName, "eos_token", any(token)
+	if b.file(name) == nil {
+		others := slices.DeleteFunc(slices.Clone(b.stops), func(id int32) bool { return id == b.EndOfText })
+		b.stops = append([]int32{b.EndOfText}, others...)
+		name, key, value = generationName, "eos_token_id", b.stops
 	}
-	if err := json.Unmarshal(config.Data, &fields); err != nil {
+	if b.file(name) == nil {
+		b.Files = append(b.Files, File{name, []byte("{}")})
+	}
+	f := b.file(name)
+	fields, err := f.object()
+	if err != nil {
 		return err
 	}
-	var err error
-	if fields["eos_token"], err = json.Marshal(token); err != nil {
+	if fields[key], err = json.Marshal(value); err != nil {
 		return err
 	}
-	config.Data, err = marshal(fields)
+	f.Data, err = marshal(fields)
 	return err
 }
 

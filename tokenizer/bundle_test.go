@@ -88,6 +88,10 @@ func TestEndOfText(t *testing.T) {
 		{"tokenizer_config.json", `{`}:                        "tokenizer_config.json",
 		{"generation_config.json", `{"eos_token_id": 99999}`}: "eos_token_id 99999 is not in the vocabulary",
 		{"generation_config.json", `{"eos_token_id": ["a"]}`}: "generation_config.json: eos_token_id",
+		{"generation_config.json", `{"eos_token_id":[null]}`}: "generation_config.json: eos_token_id has null, not an id",
+		{"generation_config.json", `null`}:                    "generation_config.json: it is null, not an object",
+		{"tokenizer_config.json", `null`}:                     "tokenizer_config.json: it is null, not an object",
+		{"tokenizer_config.json", `[]`}:                       "tokenizer_config.json: json",
 	} {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), raw, 0o600))
@@ -121,4 +125,35 @@ func TestBundleOfAFile(t *testing.T) {
 	require.EqualValues(t, 'a', b.EndOfText, "tokenizer_config.json belongs to tokenizer.json beside it")
 	_, err = OpenBundle(filepath.Join(dir, "none"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// Rank files have no tokenizer_config.json, so that generation_config.json keeps the end of text.
+func TestEndOfTextOfRanks(t *testing.T) {
+	for text, want := range map[string]string{
+		"": `{"eos_token_id":[261]}`, `{"eos_token_id":5,"top_k":9}`: `{"eos_token_id":[261,5],"top_k":9}`, `{"eos_token_id":[261,7]}`: `{"eos_token_id":[261,7]}`,
+	} {
+		dir := t.TempDir()
+		write := func(name string, raw []byte) {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), raw, 0o600))
+		}
+		write("tokenizer.model", rankFile())
+		if text != "" {
+			write(generationName, []byte(text))
+		}
+		b, err := OpenBundle(dir)
+		require.NoError(t, err)
+		require.NoError(t, b.SetEndOfText("Ġhello"))
+		require.EqualValues(t, 261, b.EndOfText)
+		require.True(t, b.Ends(261))
+		for _, f := range b.Files {
+			write(f.Name, f.Data)
+			if f.Name == generationName {
+				require.JSONEq(t, want, string(f.Data))
+			}
+		}
+		again, err := OpenBundle(dir)
+		require.NoError(t, err)
+		require.EqualValues(t, 261, again.EndOfText)
+		require.Equal(t, b.Files, again.Files)
+	}
 }
