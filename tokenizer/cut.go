@@ -14,7 +14,8 @@ type After uint8
 const (
 	// AfterNothing is the start of a text.
 	AfterNothing After = iota
-	// AfterToken is a place after an added token: prefixes of the first part alone are left out.
+	// AfterToken is a place after an added token: a prefix meant only for the start of a text is
+	// not added.
 	AfterToken
 	// AfterText is a place within a text: it gets no prefix.
 	AfterText
@@ -36,7 +37,7 @@ func (t *Tokenizer) Cut(text []byte) int {
 	if t.bytesOnly() {
 		return len(text)
 	}
-	if !t.cuttable() {
+	if !t.Cuttable() {
 		return 0
 	}
 	at := t.cutPattern
@@ -57,8 +58,9 @@ func (t *Tokenizer) bytesOnly() bool {
 	return t.runeIDs == nil && len(t.tokens) == 256 && t.merges.empty() && !t.ignoreMerges && len(t.added) == 0 && len(t.normalizers) == 0 && !t.prefixSpace
 }
 
-// cuttable reports whether the normalizers change characters one by one, NFC aside.
-func (t *Tokenizer) cuttable() bool {
+// Cuttable reports whether Cut may find a place: whether the normalizers change characters one by one, NFC
+// aside.
+func (t *Tokenizer) Cuttable() bool {
 	for _, n := range t.normalizers {
 		switch {
 		case n.nfc && t.scan != nil:

@@ -61,7 +61,7 @@ func checkMessages(list []message) error {
 		}
 	}
 	if answers == 0 {
-		return fmt.Errorf("the conversation has no message of the assistant, whose tokens alone count in the loss")
+		return fmt.Errorf("no assistant message, so no token counts in the loss: remove the conversation")
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -162,5 +161,3 @@ func heldOut(hash uint64, val float64) bool { return float64(hash>>11) < val*(1<
 func (r *record) empty(kind string) bool {
 	return kind == data.KindDocuments && len(r.values[0]) == 0
 }
-
-var errEndInText = errors.New("the text contains the end of text, which ends documents")

@@ -32,6 +32,9 @@ func (l *limits) cut(tok *tokenizer.Tokenizer, text []byte, last bool) (n, next 
 		if n := tok.Cut(text[:size]); n > 0 {
 			return n, 0, nil
 		}
+		if size >= l.uncut && !tok.Cuttable() {
+			return 0, 0, fmt.Errorf("the text has more than %d bytes, and this tokenizer's normalizer changes several characters at once, so that octet cannot encode a text in parts: make shorter documents of it, for example JSON lines", size)
+		}
 		if size >= l.uncut {
 			return 0, 0, fmt.Errorf("%d bytes of text have no place at which this tokenizer lets them be cut, such as the start of a word: break the text into lines", size)
 		}
@@ -276,7 +279,8 @@ func grow(buffer []byte, n int) []byte {
 // addText adds the ids of text, which are not the end of text.
 func (w *worker) addText(ids []int32, answer bool) error {
 	if w.guard && slices.Contains(ids, w.Tokenizer.EndOfText) {
-		return errEndInText
+		token, _ := w.Tokenizer.Decode(nil, []int32{w.Tokenizer.EndOfText}, false) // its id is in ids
+		return fmt.Errorf("the text contains the end-of-text token %q: remove it, or choose another with --eos", token)
 	}
 	w.add(ids, answer)
 	return nil

@@ -22,7 +22,7 @@ type Options struct {
 	// Field of JSON lines or a Parquet table with the text or the messages; "": text, messages.
 	Field string
 	Chat  string // how a conversation is written; "": chatml
-	// Special takes special tokens in the documents as these tokens; otherwise they are plain text.
+	// Special encodes special tokens in the documents as single tokens; otherwise they are plain text.
 	Special     bool
 	Val         float64 // share of the documents to hold out
 	ShardTokens int64   // a shard is complete with so many ids; 0: 100 million

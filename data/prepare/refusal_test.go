@@ -58,6 +58,15 @@ func TestRefusals(t *testing.T) {
 	chat := func(messages string) string { return file("a.jsonl", `{"messages":`+messages+`}`) }
 	plain := func(o *Options) { o.Kind, o.Chat = data.KindMessages, ChatPlain }
 	with := func(kind string) func(o *Options) { return func(o *Options) { o.Kind = kind } }
+	replacing := func(o *Options) {
+		var f map[string]any
+		require.NoError(t, json.Unmarshal(o.Tokenizer.Files[0].Data, &f))
+		f["normalizer"] = map[string]any{"type": "Replace", "pattern": map[string]string{"String": "``"}, "content": `"`}
+		raw, err := json.Marshal(f)
+		require.NoError(t, err)
+		o.Tokenizer, err = tokenizer.OpenBundle(write(t, t.TempDir()+"/tokenizer.json", string(raw)))
+		require.NoError(t, err)
+	}
 	full := filepath.Join(dir, "full")
 	write(t, full+"/notes.txt", "mine")
 	for _, c := range []struct {
@@ -89,10 +98,11 @@ func TestRefusals(t *testing.T) {
 		{file("a.txt", "the\x00cat"), nil, `a.txt is not text: it has a zero byte at offset 3`},
 		{file("a.txt", strings.Repeat("the cat\n", 400)+"\x00"), nil, `a.txt is not text: it has a zero byte at offset 3200`},
 		{file("a.txt", strings.Repeat("a", 20_000)), nil, `a.txt: 5600 bytes of text have no place at which this tokenizer lets them be cut, such as the start of a word: break the text into lines`},
+		{file("a.txt", strings.Repeat("the cat\n", 4000)), replacing, `a.txt: the text has more than 5600 bytes, and this tokenizer's normalizer changes several characters at once`},
 		{file("a.jsonl", good+`{"text":"`+strings.Repeat("a", 20_000)+`"}`), nil, `a.jsonl: line 2: 5600 bytes of text have no place`},
 		{file("a.jsonl", good+`{"text":"`+strings.Repeat("a ", 2<<20)), nil, `a.jsonl: line 2 has more than 1 MiB: octet reads a document from each line`},
 		{table(t, tablePath("a.parquet"), []text{{strings.Repeat("a ", 1<<20)}}), nil, `a.parquet: row 1 has more than 1 MiB`},
-		{file("a.jsonl", good+`{"text":"the\u0000cat"}`), func(o *Options) { o.Tokenizer = tokenizer.OfBytes() }, `a.jsonl: line 2: the text contains the end of text, which ends documents`},
+		{file("a.jsonl", good+`{"text":"the\u0000cat"}`), func(o *Options) { o.Tokenizer = tokenizer.OfBytes() }, `a.jsonl: line 2: the text contains the end-of-text token "\x00": remove it, or choose another with --eos`},
 		{file("a.jsonl", good+strings.Repeat("\x00", 2<<20)), nil, `a.jsonl: line 2 is not JSON: it has a zero byte`},
 		{file("empty.jsonl", ""), nil, `empty.jsonl" is empty`},
 		{file("blank.jsonl", "\n\n"), nil, `blank.jsonl: no document has text`},
@@ -105,7 +115,7 @@ func TestRefusals(t *testing.T) {
 		{chat(`[{"role":"user"}]`), plain, `message 1 of "messages" has no "content"`},
 		{chat(`[{"role":"user","content":"x"},{"role":"assistant","content":null}]`), plain, `message 2 of "messages" has a "content" that is null, not a string`},
 		{chat(`[{"role":"bot","content":"x"}]`), plain, `message 1 has the role "bot": expected system, user, assistant, tool`},
-		{chat(`[{"role":"user","content":"x"}]`), plain, `the conversation has no message of the assistant`},
+		{chat(`[{"role":"user","content":"x"}]`), plain, `no assistant message, so no token counts in the loss: remove the conversation`},
 		{chat(`[]`), with(data.KindMessages), `--chat chatml writes the token <|im_start|>, which the tokenizer lacks: use another tokenizer or --chat plain`},
 		{chat(`[]`), func(o *Options) { o.Kind, o.Chat = data.KindMessages, "alpaca" }, `--chat "alpaca": expected chatml, llama3, plain`},
 		{file("a.jsonl", good), func(o *Options) { o.Chat = ChatPlain }, `--chat plain: kind text has no conversations`},

@@ -28,7 +28,7 @@ type dataPrepareCmd struct {
 	Field       string     `placeholder:"NAME" help:"Field or column with the text, or with the messages; default: text, messages."`
 	Chat        string     `placeholder:"NAME" help:"How a conversation is written: chatml, llama3 or plain; default: chatml."`
 	EOS         string     `name:"eos" placeholder:"TOKEN" help:"Token that ends a document; default: that of the tokenizer."`
-	Special     bool       `help:"Encode special tokens in the documents, such as <|endoftext|>, as these tokens; otherwise they are plain text."`
+	Special     bool       `help:"Encode special tokens in the documents, such as <|endoftext|>, as single tokens; otherwise they are plain text."`
 	Val         float64    `default:"0.01" placeholder:"SHARE" help:"Share of the documents to hold out for validation, by a hash of their text; default: ${default}."`
 	ShardTokens tokenCount `default:"100M" placeholder:"N" help:"A shard is complete with so many tokens; k, M and G stand for thousands, millions and billions; default: ${default}."`
 	Threads     int        `placeholder:"N" help:"Threads that encode; default: 0, all processors. The result does not depend on them."`
