@@ -35,6 +35,7 @@ func (r *reader) parquet(o *opened, at position) (err error) {
 		return badInput("%s: %w", o.source.Path, err)
 	}
 	skip, rows := at.Number, f.NumRows()
+	r.skipped += o.source.part(skip, rows)
 	at.Number = 0
 	for _, group := range f.RowGroups() {
 		if n := group.NumRows(); skip >= n {
@@ -48,6 +49,11 @@ func (r *reader) parquet(o *opened, at position) (err error) {
 		skip = 0
 	}
 	return nil
+}
+
+// part returns the bytes of a part of the rows.
+func (s *source) part(rows, all int64) int64 {
+	return int64(float64(s.Bytes) * float64(rows) / float64(max(all, 1)))
 }
 
 // checkFooter checks the size of the footer, for which the library would allocate up to 4 GiB.
@@ -133,7 +139,7 @@ func (r *reader) rowGroup(o *opened, group pq.RowGroup, columns []int, skip int6
 			}
 			return err
 		}
-		o.read = int64(float64(o.source.Bytes) * float64(at.Number) / float64(rows))
+		o.read = o.source.part(at.Number, rows)
 		if err := r.full(o); err != nil {
 			return err
 		}

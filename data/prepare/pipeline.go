@@ -14,7 +14,6 @@ import (
 type pipeline struct {
 	*Options
 	sources []source
-	bytes   int64 // of all sources
 
 	toWork, toWrite chan *batch // the same batches
 	free            sync.Pool
@@ -29,9 +28,6 @@ func runPipeline(ctx context.Context, o *Options, w *writer) error {
 		Options: o, sources: w.sources,
 		toWork: make(chan *batch, 2*o.Threads), toWrite: make(chan *batch, 4*o.Threads),
 		room: semaphore.NewWeighted(o.limits.inFlight),
-	}
-	for i := range p.sources {
-		p.bytes += p.sources[i].Bytes
 	}
 	var group sync.WaitGroup
 	group.Go(func() {
@@ -153,7 +149,7 @@ func (p *pipeline) write(ctx context.Context, w *writer) error {
 			return b.err
 		}
 		if p.Progress != nil {
-			p.Progress(b.done, p.bytes)
+			p.Progress(b.done, b.all)
 		}
 		p.recycle(b)
 	}

@@ -28,7 +28,8 @@ type Options struct {
 	ShardTokens int64   // a shard is complete with so many ids; 0: 100 million
 	Threads     int     // workers; 0: one for each processor
 	Version     string  // of octet, for prepared.json
-	// Progress is called with the bytes of the sources that are done, and all of them; nil: not called.
+	// Progress is called with the bytes of the sources that this call has read, and all that it reads; nil:
+	// not called.
 	Progress func(done, all int64)
 
 	limits limits // of tests
@@ -43,6 +44,7 @@ type Result struct {
 	LeftOut int64 // files in folders that are not text
 	Empty   int64 // documents without text, which are left out
 	Resumed bool  // of an earlier call
+	Written int64 // bytes of the documents' text that this call has written
 	Elapsed time.Duration
 
 	peak int64 // bytes of documents in flight
@@ -134,12 +136,14 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 		r.Elapsed = time.Since(start)
 	}()
 	r.Resumed = w.resumed
+	before := w.bytes()
 	if !w.done {
 		if err := runPipeline(ctx, &o, w); err != nil {
 			return r, err
 		}
 	}
 	r.Prepared, err = w.finish()
+	r.Written = w.bytes() - before
 	r.peak, r.LeftOut, r.Empty = w.peak, w.state.LeftOut, w.state.Empty
 	return r, err
 }

@@ -41,7 +41,8 @@ type batch struct {
 	items []item
 	bytes []byte // of the items
 	ends  []int  // of spans, each of which begins where the one before ends
-	done  int64  // bytes of the files that were read
+	done  int64  // bytes of the files that this call has read
+	all   int64  // bytes that it reads
 	size  int64  // counted as in flight
 	err   error  // at the item after the last one
 
@@ -77,13 +78,21 @@ type reader struct {
 	fresh   func() *batch
 	batch   *batch
 	done    int64 // bytes of the sources before the current one
+	skipped int64 // bytes that an earlier call has read
+	all     int64 // bytes of all sources
 }
 
 // run reads the sources from a position on.
 func (r *reader) run(at position) error {
 	r.batch = r.fresh()
 	for i := range r.sources {
+		r.all += r.sources[i].Bytes
+	}
+	for i := range r.sources {
 		s := &r.sources[i]
+		if i < at.Source {
+			r.skipped += s.Bytes
+		}
 		if i >= at.Source {
 			begin := position{Source: i}
 			if i == at.Source {
@@ -112,6 +121,7 @@ func (r *reader) source(s *source, at position) error {
 		err = r.parquet(o, at)
 	default:
 		if at.Number > 0 {
+			r.skipped += s.Bytes
 			return nil // the file is one document, which is written
 		}
 		err = r.text(o, at)
@@ -125,7 +135,7 @@ func (r *reader) source(s *source, at position) error {
 // flush sends the batch; read is the number of bytes of the current file that were read.
 func (r *reader) flush(read int64) error {
 	b := r.batch
-	b.done = r.done + read
+	b.done, b.all = r.done+read-r.skipped, r.all-r.skipped
 	if err := r.send(b); err != nil {
 		return err
 	}
@@ -153,6 +163,7 @@ func (r *reader) lines(o *opened, at position) error {
 		if err := o.skip(at.Offset); err != nil {
 			return err
 		}
+		r.skipped += o.read
 	}
 	in := bufio.NewReaderSize(o.text, readBuffer)
 	for {

@@ -36,8 +36,10 @@ func TestKillAndResume(t *testing.T) {
 }
 
 func testResume(t *testing.T, first Options) {
-	_, err := Run(t.Context(), first)
+	result, err := Run(t.Context(), first)
 	require.NoError(t, err)
+	all := result.Total(data.TrainPart).Bytes + result.Total(data.ValPart).Bytes
+	require.Equal(t, all, result.Written)
 	want := folder(t, first.Out)
 	same := func(dir string) {
 		t.Helper()
@@ -77,6 +79,7 @@ func testResume(t *testing.T, first Options) {
 		same(o.Out)
 	}
 	stop := errors.New("stop")
+	continued := 0
 	for range 5 {
 		o := first
 		o.Out = filepath.Join(t.TempDir(), "out")
@@ -84,7 +87,11 @@ func testResume(t *testing.T, first Options) {
 		for {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			left := 1 + r.IntN(60)
-			o.Progress = func(_, _ int64) {
+			done, size := int64(0), int64(0)
+			o.Progress = func(now, all int64) {
+				require.LessOrEqual(t, done, now)
+				require.LessOrEqual(t, now, all)
+				done, size = now, all
 				if left--; left == 0 {
 					cancel(stop)
 				}
@@ -94,7 +101,12 @@ func testResume(t *testing.T, first Options) {
 			if result.Resumed {
 				resumed++
 			}
-			if err == nil {
+			if err == nil { // it counts what it has read and written, not the calls before
+				require.Equal(t, size, done)
+				require.LessOrEqual(t, result.Written, all)
+				if result.Written < all {
+					continued++
+				}
 				break
 			}
 			require.ErrorIs(t, err, stop)
@@ -102,6 +114,7 @@ func testResume(t *testing.T, first Options) {
 		require.Positive(t, resumed)
 		same(o.Out)
 	}
+	require.Positive(t, continued)
 }
 
 // After a power cut at any change, what POSIX guarantees of the folder is enough to continue.

@@ -299,6 +299,14 @@ func (w *writer) partOf(e *encoded) *part {
 	return w.parts[data.TrainPart]
 }
 
+// bytes returns the bytes of the text that is written.
+func (w *writer) bytes() (n int64) {
+	for name, p := range w.parts {
+		n += total(p.Shards, name).Bytes + p.Open.Bytes
+	}
+	return n
+}
+
 // save makes what is written durable, and then the state.
 func (w *writer) save() error {
 	w.state.Parts = map[string]partState{}

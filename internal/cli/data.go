@@ -124,7 +124,7 @@ func (c dataPrepareCmd) print(t *terminal, r *prepare.Result, out string) error 
 	if r.Resumed {
 		resumed = ", since the interruption"
 	}
-	fmt.Fprintf(w, "time        %.1f s, %s%s\n", r.Elapsed.Seconds(), writers.Quantity(float64(bytes)/max(r.Elapsed.Seconds(), 1e-9), "B/s"), resumed)
+	fmt.Fprintf(w, "time        %.1f s, %s%s\n", r.Elapsed.Seconds(), writers.Quantity(float64(r.Written)/max(r.Elapsed.Seconds(), 1e-9), "B/s"), resumed)
 	_, err := fmt.Fprintf(w, "\noctet train --data %s\n", shellQuote(out))
 	return err
 }
