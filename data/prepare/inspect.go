@@ -311,43 +311,55 @@ type Span struct {
 // maxShown is how many ids of a document Documents decodes.
 const maxShown = 1 << 20
 
-// Documents decodes the first n documents of a folder of tokens.
-func Documents(dir string, n int64) (list []Document, err error) {
+// Documents decodes the first n documents of a folder of tokens, and calls visit with each. It returns the
+// error of visit as it is.
+func Documents(dir string, n int64, visit func(*Document) error) error {
 	p, tok, err := data.ReadPrepared(dir)
 	if err != nil {
-		return nil, &InputError{err}
+		return &InputError{err}
 	}
+	var visited error
+	left := n
 	for _, s := range p.Shards {
-		if int64(len(list)) >= n {
+		if left <= 0 {
 			break
 		}
-		docs, err := documentsOf(dir, &p, s, tok, n-int64(len(list)))
-		if err != nil {
-			return nil, badInput("shard %s: %w", filepath.Join(dir, s.Name), err)
+		err := documentsOf(dir, &p, s, tok, func(d *Document) error {
+			if visited = visit(d); visited != nil {
+				return visited
+			}
+			if left--; left == 0 {
+				return errEnough
+			}
+			return nil
+		})
+		switch {
+		case visited != nil:
+			return visited
+		case errors.Is(err, errEnough):
+			return nil
+		case err != nil:
+			return badInput("shard %s: %w", filepath.Join(dir, s.Name), err)
 		}
-		list = append(list, docs...)
 	}
-	return list, nil
+	return nil
 }
 
 var errEnough = errors.New("enough documents")
 
-func documentsOf(dir string, p *data.Prepared, s data.PreparedShard, tok *tokenizer.Bundle, n int64) (list []Document, err error) {
+func documentsOf(dir string, p *data.Prepared, s data.PreparedShard, tok *tokenizer.Bundle, visit func(*Document) error) error {
 	var files []*os.File
 	for _, suffix := range suffixes(p.Kind) {
 		f, err := os.Open(filepath.Join(dir, s.Name+suffix))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer func() { _ = f.Close() }() // it was only read
 		files = append(files, f)
 	}
 	width := data.ShardWidth(p.Tokenizer.Vocab)
-	at := int64(0)
-	err = readEnds(bufio.NewReader(files[1]), s, func(end int64) error {
-		if int64(len(list)) == n {
-			return errEnough
-		}
+	at, index := int64(0), int64(0)
+	return readEnds(bufio.NewReader(files[1]), s, func(end int64) error {
 		shown := min(end-at, maxShown)
 		raw := make([]byte, shown*int64(width))
 		if _, err := files[0].ReadAt(raw, data.ShardHeaderBytes+at*int64(width)); err != nil {
@@ -360,17 +372,15 @@ func documentsOf(dir string, p *data.Prepared, s data.PreparedShard, tok *tokeni
 				return err
 			}
 		}
-		d := Document{Shard: s.Name, Index: int64(len(list)), Tokens: end - at}
-		err := d.decode(tok, raw, width, func(i int64) bool {
+		d := Document{Shard: s.Name, Index: index, Tokens: end - at}
+		if err := d.decode(tok, raw, width, func(i int64) bool {
 			return mask == nil || mask[(at+i)/8-at/8]>>((at+i)%8)&1 == 1
-		})
-		list, at = append(list, d), end
-		return err
+		}); err != nil {
+			return err
+		}
+		at, index = end, index+1
+		return visit(&d)
 	})
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
-	return list, err
 }
 
 // decode fills the spans.

@@ -3,6 +3,7 @@ package prepare
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,8 +61,14 @@ func TestInspect(t *testing.T) {
 	require.Equal(t, largest, got)
 	require.Equal(t, "<|endoftext|>", in.EndToken)
 
-	docs, err := Documents(dir, 5)
-	require.NoError(t, err)
+	documents := func(n int64) (docs []Document) {
+		require.NoError(t, Documents(dir, n, func(d *Document) error {
+			docs = append(docs, *d)
+			return nil
+		}))
+		return docs
+	}
+	docs := documents(5)
 	require.Len(t, docs, 5)
 	for i, d := range docs {
 		require.EqualValues(t, len(want.ids[data.TrainPart][i]), d.Tokens)
@@ -71,9 +78,14 @@ func TestInspect(t *testing.T) {
 		require.Equal(t, " on the mat<|endoftext|>", d.Spans[1].Text)
 		require.Equal(t, want.texts[data.TrainPart][i]+"<|endoftext|>", d.Spans[0].Text+d.Spans[1].Text)
 	}
-	docs, err = Documents(dir, 1000)
-	require.NoError(t, err)
-	require.Len(t, docs, 90)
+	require.Len(t, documents(1000), 90)
+	require.Empty(t, documents(0))
+	stop, visits := errors.New("stop"), 0 // they are not collected first
+	require.Equal(t, stop, Documents(dir, 1000, func(*Document) error {
+		visits++
+		return stop
+	}))
+	require.Equal(t, 1, visits)
 
 	// Without its description it is a folder of shards.
 	require.NoError(t, os.Remove(filepath.Join(dir, data.PreparedFile)))

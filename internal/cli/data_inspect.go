@@ -85,21 +85,12 @@ func (c dataInspectCmd) Run(t *terminal) error {
 	if err != nil || c.Documents == 0 {
 		return err
 	}
-	list, err := prepare.Documents(c.Path, c.Documents)
-	if err != nil {
-		return dataError(err)
-	}
-	for i := range list {
+	return dataError(prepare.Documents(c.Path, c.Documents, func(d *prepare.Document) error {
 		if c.JSON {
-			err = json.NewEncoder(t.out).Encode(&list[i])
-		} else {
-			err = printDocument(&printable{to: t.out}, &list[i], in.Prepared.Kind)
+			return json.NewEncoder(t.out).Encode(d)
 		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return printDocument(&printable{to: t.out}, d, in.Prepared.Kind)
+	}))
 }
 
 func dataError(err error) error {
