@@ -15,9 +15,10 @@ type limits struct {
 	part     int   // a longer text is encoded in parts
 	uncut    int   // a text without a place to cut it
 	inFlight int64 // documents between reader and writer
+	shard    int64 // ids of a shard
 }
 
-var defaultLimits = limits{batch: 1 << 20, document: 64 << 20, part: 1 << 20, uncut: 8 << 20, inFlight: 64 << 20}
+var defaultLimits = limits{batch: 1 << 20, document: 64 << 20, part: 1 << 20, uncut: 8 << 20, inFlight: 64 << 20, shard: data.MaxShardTokens}
 
 // cut returns where to cut a text after at most a part, or somewhat later: its length if it is short
 // and last, 0 if more text is needed to tell. next is the length at which to ask again.

@@ -2,8 +2,11 @@ package prepare
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -276,5 +279,117 @@ func TestEndInside(t *testing.T) {
 		require.ErrorContains(t, err, "prepared.json: tokenizer.end_inside is ")
 		_, err = Inspect(o.Out, InspectOptions{})
 		require.NoError(t, err)
+	}
+}
+
+// What is held out goes by the hash of the text alone: a preference by its prompt, a completion by its
+// prompt and completion.
+func TestSideOfAHash(t *testing.T) {
+	preferences, completions := "", ""
+	for i := range 200 {
+		text := strings.Repeat("cat ", i)
+		preferences += jsonLine(t, map[string]string{"prompt": "the" + text, "chosen": "a" + text, "rejected": text})
+		completions += jsonLine(t, map[string]string{"prompt": "the", "completion": text})
+	}
+	for kind, lines := range map[string]string{data.KindPreference: preferences, data.KindCompletion: completions} {
+		o := options(t, trained(t), write(t, t.TempDir()+"/a.jsonl", lines))
+		o.Kind, o.Val = kind, 0.4
+		var want []string
+		for i := range 200 {
+			text := strings.Repeat("cat ", i)
+			sum := sha256.Sum256([]byte("the" + text)) // a prompt, or a prompt and a completion
+			if float64(binary.BigEndian.Uint64(sum[:])>>11) >= 0.4*(1<<53) {
+				continue
+			}
+			if kind == data.KindPreference {
+				want = append(want, "the"+text+"a"+text)
+			}
+			want = append(want, "the"+text+map[bool]string{true: text}[kind == data.KindPreference])
+		}
+		require.Greater(t, len(want), 40)
+		require.Equal(t, want, run(t, o).texts[data.ValPart], kind)
+	}
+}
+
+// Two documents of a preference go to the next shard together if one of them does not fit.
+func TestRoomForPairs(t *testing.T) {
+	lines := ""
+	for range 100 {
+		lines += jsonLine(t, map[string]string{"prompt": "the", "chosen": " cat cat", "rejected": " dog dog dog dog"})
+	}
+	o := options(t, trained(t), write(t, t.TempDir()+"/a.jsonl", lines))
+	o.Kind, o.limits = data.KindPreference, tiny
+	one := len(o.Tokenizer.Encode(nil, []byte("the cat cat"), tokenizer.Options{})) + 1
+	pair := one + len(o.Tokenizer.Encode(nil, []byte("the dog dog dog dog"), tokenizer.Options{})) + 1
+	o.limits.shard = int64(5*pair + one) // five pairs, and room for the first half of another
+	run(t, o)
+	p, err := data.ReadDescription(o.Out)
+	require.NoError(t, err)
+	require.Len(t, p.Shards, 20)
+	for _, s := range p.Shards {
+		require.EqualValues(t, 10, s.Documents)
+	}
+	// A document that no shard holds is refused, in parts too.
+	text := strings.Repeat("the cat\n", 400)
+	for _, path := range []string{write(t, t.TempDir()+"/a.txt", text), write(t, t.TempDir()+"/a.jsonl", jsonLine(t, map[string]string{"text": text}))} {
+		o = options(t, trained(t), path)
+		o.limits = tiny
+		o.limits.shard = 300
+		_, err = Run(t.Context(), o)
+		require.ErrorContains(t, err, "a document has more than 300 ids: split it")
+	}
+}
+
+// The text after another text gets no prefix, and the template of the tokenizer is not added to a
+// conversation that is written with tokens of its own.
+func TestPlacesOfSegments(t *testing.T) {
+	special := []string{"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}
+	tok := trained(t, special...)
+	var f map[string]any
+	require.NoError(t, json.Unmarshal(tok.Files[0].Data, &f))
+	begin, _ := tok.ID(special[0])
+	f["post_processor"] = map[string]any{
+		"type": "TemplateProcessing", "special_tokens": map[string]any{special[0]: map[string]any{"ids": []int32{begin}}},
+		"single": []any{map[string]any{"SpecialToken": map[string]any{"id": special[0]}}, map[string]any{"Sequence": map[string]any{"id": "A"}}},
+	}
+	f["pre_tokenizer"] = map[string]any{"type": "ByteLevel", "add_prefix_space": true}
+	raw, err := json.Marshal(f)
+	require.NoError(t, err)
+	tok, err = tokenizer.OpenBundle(write(t, t.TempDir()+"/tokenizer.json", string(raw)))
+	require.NoError(t, err)
+	for chat, want := range map[string]string{
+		ChatLlama3: "<|begin_of_text|><|start_header_id|> assistant<|end_header_id|> \n\ndog<|eot_id|><|start_header_id|> user<|end_header_id|> \n\ncat<|eot_id|>",
+		// Answers and what follows them are segments of their own, without a space before "user".
+		ChatPlain: "<|begin_of_text|> assistant: dog\n\nuser: cat",
+	} {
+		o := options(t, tok, write(t, t.TempDir()+"/a.jsonl", jsonLine(t, map[string]any{"messages": []turn{{"assistant", "dog"}, {"user", "cat"}}})))
+		o.Kind, o.Chat = data.KindMessages, chat
+		require.Equal(t, []string{want}, run(t, o).texts[data.TrainPart], chat)
+	}
+}
+
+// The values of a row whose messages are on several pages, with more than a buffer of them, are whole.
+func TestRowsAcrossPages(t *testing.T) {
+	type row struct {
+		Messages []turn `parquet:"messages,list"`
+	}
+	var rows []row
+	var want []string
+	for i := range 7 {
+		var r row
+		text := ""
+		for k := range 150 {
+			r.Messages = append(r.Messages, turn{"assistant", fmt.Sprint(strings.Repeat("cat ", k%5), i*1000+k)})
+			if text += "assistant: " + r.Messages[k].Content; k < 149 {
+				text += "\n\n"
+			}
+		}
+		rows, want = append(rows, r), append(want, text)
+	}
+	for _, version := range []int{1, 2} {
+		path := table(t, t.TempDir()+"/a.parquet", rows, pq.DataPageVersion(version), pq.PageBufferSize(200), pq.Compression(&pq.Snappy))
+		o := options(t, trained(t), path)
+		o.Kind, o.Chat = data.KindMessages, ChatPlain
+		require.Equal(t, want, run(t, o).texts[data.TrainPart])
 	}
 }

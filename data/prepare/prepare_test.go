@@ -272,7 +272,7 @@ func corpusOf(t testing.TB, dir string) (paths, texts []string) {
 }
 
 // tiny limits cut texts into many parts and batches.
-var tiny = limits{batch: 500, document: 1 << 20, part: 700, uncut: 5000, inFlight: 4000}
+var tiny = limits{batch: 500, document: 1 << 20, part: 700, uncut: 5000, inFlight: 4000, shard: data.MaxShardTokens}
 
 // The folder does not depend on the number of threads, nor on the sizes of batches and parts.
 func TestOutputIsAFunctionOfTheInput(t *testing.T) {

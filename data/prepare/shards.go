@@ -42,6 +42,7 @@ type part struct {
 	dir, name string
 	kind      string
 	width     int
+	most      int64       // ids of a shard
 	files     []*appender // of Open
 }
 
@@ -110,7 +111,7 @@ func (p *part) resume() error {
 
 // room makes room for a document of so many ids.
 func (p *part) room(tokens int64) error {
-	if p.Open.Tokens > 0 && p.Open.Tokens+tokens > data.MaxShardTokens {
+	if p.Open.Tokens > 0 && p.Open.Tokens+tokens > p.most {
 		return p.complete()
 	}
 	return nil
@@ -123,8 +124,8 @@ func (p *part) write(e *encoded, ids, mask []byte) error {
 			return err
 		}
 	}
-	if p.Open.Tokens+e.tokens > data.MaxShardTokens {
-		return badInput("a document has more than %d ids: split it", data.MaxShardTokens)
+	if p.Open.Tokens+e.tokens > p.most {
+		return badInput("a document has more than %d ids: split it", p.most)
 	}
 	if _, err := p.files[0].Write(ids); err != nil {
 		return err

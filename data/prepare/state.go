@@ -137,7 +137,7 @@ func openWriter(o *Options) (*writer, error) {
 		return nil, errors.Join(err, w.lock.Close())
 	}
 	for _, name := range []string{data.TrainPart, data.ValPart} {
-		p := &part{partState: w.state.Parts[name], dir: o.Out, name: name, kind: o.Kind, width: data.ShardWidth(o.Tokenizer.Vocab())}
+		p := &part{partState: w.state.Parts[name], dir: o.Out, name: name, kind: o.Kind, width: data.ShardWidth(o.Tokenizer.Vocab()), most: o.limits.shard}
 		w.parts[name] = p
 		if w.done {
 			continue
@@ -230,7 +230,7 @@ func (w *writer) batch(b *batch) error {
 	for i := range b.items {
 		it := &b.items[i]
 		if it.begins { // a token has a byte or more, but for some at the ends
-			if err := w.partOf(&encoded[0]).room(min(it.size+1024, data.MaxShardTokens)); err != nil {
+			if err := w.partOf(&encoded[0]).room(min(it.size+1024, w.limits.shard)); err != nil {
 				return err
 			}
 		}
