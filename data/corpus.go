@@ -67,6 +67,8 @@ type Corpus struct {
 	Tokenizer *tokenizer.Bundle
 	// EndOfText is the id that ends each document; -1: it is not known.
 	EndOfText int32
+	// EndInside says that EndOfText is inside documents, too, so that it does not tell them apart.
+	EndInside bool
 
 	parts     []*Corpus // of Sources
 	pool      *pool     // files that are read in windows; nil if all text is in memory

@@ -216,6 +216,7 @@ func (c *Corpus) addFolders(dirs []string, o Options) error {
 		if kind == "" {
 			c.Tokenizer, kind = t, p.Kind
 		}
+		c.EndInside = c.EndInside || p.Tokenizer.EndInside
 		switch {
 		case t.SHA256() != c.Tokenizer.SHA256() || t.EndOfText != c.Tokenizer.EndOfText:
 			return fmt.Errorf("data: %q and %q have different tokenizers: prepare both with the same one", dirs[0], dir)

@@ -48,6 +48,7 @@ func OpenSources(sources []Source, o Options) (*Corpus, error) {
 			return nil, errors.Join(err, c.Close())
 		}
 		s.Train = from.Train
+		c.EndInside = c.EndInside || from.EndInside
 		train.add(from.Train)
 		val.add(from.Val)
 		hash.begin(from.Info.SHA256, from.Info.TrainTokens)

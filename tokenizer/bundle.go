@@ -22,6 +22,7 @@ type Bundle struct {
 	Files     []File  // a tokenizer file first; names and order as in FileNames
 	EndOfText int32   // the id that ends a document; -1: not known
 	stops     []int32 // other ids that end a generated text, such as the end of a turn
+	guessed   bool    // stops is EndOfText, not from a file
 }
 
 // File is a file of a Bundle.
@@ -98,9 +99,20 @@ func readFile(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// newBundle reads the files; path is for errors. The first is the tokenizer, which gets the name of
-// its kind if it has none.
+// newBundle reads the files, as readBundle does, and adds a generation_config.json with the end of text
+// if there is none, so that other programs end a text there, too.
 func newBundle(path string, files []File) (*Bundle, error) {
+	b, err := readBundle(path, files)
+	if err != nil || b.EndOfText < 0 || b.file(generationName) != nil {
+		return b, err
+	}
+	b.stops, b.guessed = []int32{b.EndOfText}, true
+	return b, b.writeStops()
+}
+
+// readBundle reads the files; path is for errors. The first is the tokenizer, which gets the name of
+// its kind if it has none.
+func readBundle(path string, files []File) (*Bundle, error) {
 	if files[0].Name != "" {
 		path = filepath.Join(path, files[0].Name)
 	}
@@ -225,16 +237,33 @@ func (b *Bundle) SetEndOfText(token string) error {
 	if err := b.setID(token); err != nil {
 		return err
 	}
-	name, key, value := configName, "eos_token", any(token)
-	if b.file(name) == nil {
-		others := slices.DeleteFunc(slices.Clone(b.stops), func(id int32) bool { return id == b.EndOfText })
-		b.stops = append([]int32{b.EndOfText}, others...)
-		name, key, value = generationName, "eos_token_id", b.stops
+	if config := b.file(configName); config != nil {
+		if err := config.set("eos_token", token); err != nil {
+			return err
+		}
 	}
-	if b.file(name) == nil {
-		b.Files = append(b.Files, File{name, []byte("{}")})
+	if b.guessed {
+		b.stops = nil // the former end of text
 	}
-	f := b.file(name)
+	others := slices.DeleteFunc(b.stops, func(id int32) bool { return id == b.EndOfText })
+	b.stops = append([]int32{b.EndOfText}, others...)
+	return b.writeStops()
+}
+
+// writeStops writes the ids that end a generated text to generation_config.json.
+func (b *Bundle) writeStops() error {
+	if b.file(generationName) == nil {
+		b.Files = append(b.Files, File{generationName, []byte("{}")})
+	}
+	value := any(b.stops)
+	if len(b.stops) == 1 {
+		value = b.stops[0]
+	}
+	return b.file(generationName).set("eos_token_id", value)
+}
+
+// set sets a field of a file that holds an object.
+func (f *File) set(key string, value any) error {
 	fields, err := f.object()
 	if err != nil {
 		return err

@@ -130,7 +130,7 @@ func TestBundleOfAFile(t *testing.T) {
 // Rank files have no tokenizer_config.json, so that generation_config.json keeps the end of text.
 func TestEndOfTextOfRanks(t *testing.T) {
 	for text, want := range map[string]string{
-		"": `{"eos_token_id":[261]}`, `{"eos_token_id":5,"top_k":9}`: `{"eos_token_id":[261,5],"top_k":9}`, `{"eos_token_id":[261,7]}`: `{"eos_token_id":[261,7]}`,
+		"": `{"eos_token_id": 261}`, `{"eos_token_id":5,"top_k":9}`: `{"eos_token_id":[261,5],"top_k":9}`, `{"eos_token_id":[261,7]}`: `{"eos_token_id":[261,7]}`,
 	} {
 		dir := t.TempDir()
 		write := func(name string, raw []byte) {

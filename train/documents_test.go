@@ -230,3 +230,13 @@ func TestDocumentsNeedTheirEnd(t *testing.T) {
 	require.ErrorContains(t, err, `data.attention = "document" needs to know which token ends a document, and shards without a tokenizer do not say`)
 	require.NoError(t, small(t, "bf16").CheckCorpus(corpus))
 }
+
+// A token that also stands inside documents does not tell them apart.
+func TestEndOfTextInsideDocuments(t *testing.T) {
+	c := small(t, "bf16")
+	corpus := testCorpus()
+	corpus.EndInside = true
+	require.NoError(t, c.CheckCorpus(corpus))
+	c.Data.Attention = AttendDocument
+	require.ErrorContains(t, c.CheckCorpus(corpus), "prepare it with another --eos")
+}

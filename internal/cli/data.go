@@ -86,6 +86,15 @@ func (c dataPrepareCmd) options() (o prepare.Options, err error) {
 	}, nil
 }
 
+// trainFlags are what training on a kind of documents usually takes, besides the data.
+var trainFlags = map[string]string{
+	data.KindCompletion: answerFlags,
+	data.KindMessages:   answerFlags,
+	data.KindPreference: " train.objective=dpo model.init=MODEL",
+}
+
+const answerFlags = " data.loss=answers \\\n  data.packing=documents data.attention=document model.init=MODEL"
+
 func (c dataPrepareCmd) Run(ctx context.Context, t *terminal) error {
 	o, err := c.options()
 	if err != nil {
@@ -125,7 +134,7 @@ func (c dataPrepareCmd) print(t *terminal, r *prepare.Result, out string) error 
 		resumed = ", since the interruption"
 	}
 	fmt.Fprintf(w, "time        %.1f s, %s%s\n", r.Elapsed.Seconds(), writers.Quantity(float64(r.Written)/max(r.Elapsed.Seconds(), 1e-9), "B/s"), resumed)
-	_, err := fmt.Fprintf(w, "\noctet train --data %s\n", shellQuote(out))
+	_, err := fmt.Fprintf(w, "\noctet train --data %s%s\n", shellQuote(out), trainFlags[r.Kind])
 	return err
 }
 
