@@ -129,3 +129,19 @@ func TestAfter(t *testing.T) {
 	require.Equal(t, []int32{1}, before)
 	require.Empty(t, after)
 }
+
+// A newline that a merge joins to another token is no place to cut.
+func TestCutAtJoinedNewline(t *testing.T) {
+	for joined, want := range map[bool]int{false: 3, true: 0} {
+		tok, err := ParseJSON(small(t, true, func(f map[string]any) {
+			f["added_tokens"] = []any{} // no token is near
+			if m := f["model"].(map[string]any); joined {
+				vocab := m["vocab"].(map[string]int32)
+				vocab["<0x0A>a"] = int32(len(vocab))
+				m["merges"] = append(m["merges"].([]string), "<0x0A> a")
+			}
+		}))
+		require.NoError(t, err)
+		require.Equal(t, want, tok.Cut([]byte("aa\naa")))
+	}
+}

@@ -239,7 +239,7 @@ func (w *worker) encodePart(it *item) error {
 	}
 	e := encoded{bytes: int64(len(text)), val: heldOut(it.hash, w.Val)}
 	if !it.ends {
-		e.more, w.inside = true, w.inside || w.tokens > 0 && w.last == w.Tokenizer.EndOfText // ids follow
+		e.more = true // no text is cut after the end of text
 		w.store(e)
 		return nil
 	}

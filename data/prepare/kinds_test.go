@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	pq "github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress"
 	"github.com/stretchr/testify/require"
 
 	"octet/data"
@@ -368,7 +369,7 @@ func TestPlacesOfSegments(t *testing.T) {
 	}
 }
 
-// The values of a row whose messages are on several pages, with more than a buffer of them, are whole.
+// The values of the last row of a page, and of a row whose messages are on several pages, are whole.
 func TestRowsAcrossPages(t *testing.T) {
 	type row struct {
 		Messages []turn `parquet:"messages,list"`
@@ -386,10 +387,23 @@ func TestRowsAcrossPages(t *testing.T) {
 		}
 		rows, want = append(rows, r), append(want, text)
 	}
+	type text struct {
+		Text string `parquet:"text"`
+	}
+	var texts []text
+	var wantTexts []string
+	for i := range 1000 {
+		texts = append(texts, text{fmt.Sprint("cat ", 1000+i)})
+		wantTexts = append(wantTexts, texts[i].Text)
+	}
 	for _, version := range []int{1, 2} {
-		path := table(t, t.TempDir()+"/a.parquet", rows, pq.DataPageVersion(version), pq.PageBufferSize(200), pq.Compression(&pq.Snappy))
-		o := options(t, trained(t), path)
-		o.Kind, o.Chat = data.KindMessages, ChatPlain
-		require.Equal(t, want, run(t, o).texts[data.TrainPart])
+		for _, codec := range []compress.Codec{&pq.Uncompressed, &pq.Snappy, &pq.Zstd} {
+			written := []pq.WriterOption{pq.DataPageVersion(version), pq.PageBufferSize(200), pq.Compression(codec)}
+			o := options(t, trained(t), table(t, t.TempDir()+"/a.parquet", rows, written...))
+			o.Kind, o.Chat = data.KindMessages, ChatPlain
+			require.Equal(t, want, run(t, o).texts[data.TrainPart])
+			o = options(t, trained(t), table(t, t.TempDir()+"/b.parquet", texts, written...))
+			require.Equal(t, wantTexts, run(t, o).texts[data.TrainPart])
+		}
 	}
 }

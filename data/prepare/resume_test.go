@@ -213,7 +213,7 @@ func TestSystemErrors(t *testing.T) {
 	first, second := write(t, dir+"/a.jsonl", text), write(t, dir+"/b.jsonl.gz", text)
 	tok := trained(t)
 	whole := options(t, tok, first, second)
-	whole.limits, whole.ShardTokens = tiny, 1000
+	whole.limits = tiny
 	_, err := Run(t.Context(), whole)
 	require.NoError(t, err)
 	o := whole
@@ -234,6 +234,7 @@ func TestSystemErrors(t *testing.T) {
 	r, err := Run(t.Context(), o)
 	require.NoError(t, err)
 	require.True(t, r.Resumed)
+	require.Equal(t, r.Total(data.TrainPart).Bytes/2, r.Written, "all of the first file stayed")
 	require.Equal(t, folder(t, whole.Out), folder(t, o.Out))
 
 	// A file that cannot be read is not damaged.
