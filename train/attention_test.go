@@ -9,22 +9,58 @@ import (
 
 // A refusal of heads and rotations names the key and what to use.
 func TestAttentionIsChecked(t *testing.T) {
-	for want, edit := range map[string]func(m *Model){
-		"model.head_dim = 25 is odd, but rotary embeddings need an even head size; use 26": func(m *Model) { m.HeadDim = 25 },
-		"model.head_dim = -1 is": func(m *Model) { m.HeadDim = -1 },
-		"model.kv_heads = 3 does not divide model.heads = 4; use model.kv_heads = 4":                                                              func(m *Model) { m.HeadDim, m.KVHeads = 32, 3 },
-		"model.kv_heads = 1 with model.head_dim = 24 gives a width of 24, not a multiple of 16, which FP8 GEMMs require; use model.head_dim = 32": func(m *Model) { m.HeadDim, m.KVHeads = 24, 1 },
-		"model.dim = 100 is not a multiple of 16":                                                                                                 func(m *Model) { m.HeadDim, m.Dim = 32, 100 },
-		"model.rope_scaling = [8 1]: it has 2 numbers; use [factor, low_freq_factor, high_freq_factor, original_max_position_embeddings] as":      func(m *Model) { m.RopeScaling = []float64{8, 1} },
-		"model.rope_scaling = [0.5]: factor = 0.5: expected a number of at least 1":                                                               func(m *Model) { m.RopeScaling = []float64{0.5} },
-		"model.rope_scaling = [8 4 1 64]: high_freq_factor = 1: expected more than low_freq_factor = 4":                                           func(m *Model) { m.RopeScaling = []float64{8, 4, 1, 64} },
-		"model.rope_scaling = [8 0 1 64]: low_freq_factor = 0: expected a positive number":                                                        func(m *Model) { m.RopeScaling = []float64{8, 0, 1, 64} },
-		"model.rope_scaling = [8 1 4 64.5]: original_max_position_embeddings = 64.5: expected a whole number":                                     func(m *Model) { m.RopeScaling = []float64{8, 1, 4, 64.5} },
-		"model.rope_scaling = [8 1 4 0]: original_max_position_embeddings = 0: expected a whole number":                                           func(m *Model) { m.RopeScaling = []float64{8, 1, 4, 0} },
+	for _, test := range []struct {
+		want string
+		edit func(*Model)
+	}{
+		{
+			"model.head_dim = 25 is odd, but rotary embeddings need an even head size; use 26",
+			func(m *Model) { m.HeadDim = 25 },
+		},
+		{
+			"model.head_dim = -1 is",
+			func(m *Model) { m.HeadDim = -1 },
+		},
+		{
+			"model.kv_heads = 3 does not divide model.heads = 4; use model.kv_heads = 4",
+			func(m *Model) { m.HeadDim, m.KVHeads = 32, 3 },
+		},
+		{
+			"model.kv_heads = 1 with model.head_dim = 24 gives a width of 24, not a multiple of 16, which FP8 GEMMs require; use model.head_dim = 32",
+			func(m *Model) { m.HeadDim, m.KVHeads = 24, 1 },
+		},
+		{
+			"model.dim = 100 is not a multiple of 16",
+			func(m *Model) { m.HeadDim, m.Dim = 32, 100 },
+		},
+		{
+			"model.rope_scaling = [8 1]: it has 2 numbers; use [factor, low_freq_factor, high_freq_factor, original_max_position_embeddings] as",
+			func(m *Model) { m.RopeScaling = []float64{8, 1} },
+		},
+		{
+			"model.rope_scaling = [0.5]: factor = 0.5: expected a number of at least 1",
+			func(m *Model) { m.RopeScaling = []float64{0.5} },
+		},
+		{
+			"model.rope_scaling = [8 4 1 64]: high_freq_factor = 1: expected more than low_freq_factor = 4",
+			func(m *Model) { m.RopeScaling = []float64{8, 4, 1, 64} },
+		},
+		{
+			"model.rope_scaling = [8 0 1 64]: low_freq_factor = 0: expected a positive number",
+			func(m *Model) { m.RopeScaling = []float64{8, 0, 1, 64} },
+		},
+		{
+			"model.rope_scaling = [8 1 4 64.5]: original_max_position_embeddings = 64.5: expected a whole number",
+			func(m *Model) { m.RopeScaling = []float64{8, 1, 4, 64.5} },
+		},
+		{
+			"model.rope_scaling = [8 1 4 0]: original_max_position_embeddings = 0: expected a whole number",
+			func(m *Model) { m.RopeScaling = []float64{8, 1, 4, 0} },
+		},
 	} {
 		c := Default()
-		edit(&c.Model)
-		require.ErrorContains(t, c.Validate([]string{c.Recipe}), want)
+		test.edit(&c.Model)
+		require.ErrorContains(t, c.Validate([]string{c.Recipe}), test.want)
 	}
 	// Wide heads need no dim that the number of heads divides.
 	c := small(t, "fp8-delayed")
