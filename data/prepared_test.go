@@ -112,14 +112,6 @@ func TestPreparedFolder(t *testing.T) {
 	require.NotEqual(t, c.Info.SHA256, openFolders(t, a.dir).Info.SHA256)
 }
 
-// With Answers, the targets are those without it, but for ids whose mask bit is 0.
-// Packing gives every document once in an epoch, whole or without its end, and no target crosses
-// the end of a document.
-// The lengths of documents, by hand: cut ones are longer than a row, silent ones have no target in it
-// that counts.
-// The rows do not depend on the number of ranks, and a loader goes on from any position, for packed
-// rows and for several sources.
-// The shares of the sources are the weights', within four standard deviations.
 func TestWrongFolders(t *testing.T) {
 	text := writeTree(t, map[string]string{"a.txt": "some text"})
 	good := writeFolder(t, KindCompletion, 7, 4)
@@ -217,7 +209,6 @@ func rewrite(t *testing.T, name, from, to string) {
 	require.NoError(t, os.WriteFile(name, bytes.Replace(raw, []byte(from), []byte(to), 1), 0o644))
 }
 
-// A sweep counts the answers alone, and so does one over several sources.
 // The hash of a corpus covers the ends and masks of documents and the ids themselves, the tokenizer and the
 // weights; a resumed run is told which differs.
 func TestChangedFolders(t *testing.T) {
