@@ -108,6 +108,9 @@ func (o *opened) note(err error) {
 
 // ReadAt implements io.ReaderAt.
 func (o *opened) ReadAt(p []byte, offset int64) (int, error) {
+	if offset < 0 { // from a damaged table; the system would refuse it
+		return 0, io.ErrUnexpectedEOF
+	}
 	n, err := o.file.ReadAt(p, offset)
 	o.note(err)
 	return n, err
