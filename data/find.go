@@ -13,15 +13,18 @@ type FoundFile struct {
 }
 
 // FindFiles returns the files that OpenFiles would read for paths, by the rules for names, links and
-// run folders; it reads none. It omits folders of tokens and everything below the folder skip.
+// run folders; it reads none. It omits folders of tokens and everything below the folder skip, which
+// is empty for none.
 func FindFiles(paths []string, skip string) ([]FoundFile, error) {
 	files, err := findAll(paths)
 	if err != nil {
 		return nil, err
 	}
 	known := map[string]bool{} // folders: whether files below them are left out
-	if skip, err = filepath.Abs(skip); err != nil {
-		return nil, err
+	if skip != "" {
+		if skip, err = filepath.Abs(skip); err != nil {
+			return nil, err
+		}
 	}
 	var list []FoundFile
 	for _, f := range files {

@@ -245,7 +245,7 @@ func (b *Bundle) SetEndOfText(token string) error {
 	if b.guessed {
 		b.stops = nil // the former end of text
 	}
-	others := slices.DeleteFunc(b.stops, func(id int32) bool { return id == b.EndOfText })
+	others := slices.DeleteFunc(slices.Clone(b.stops), func(id int32) bool { return id == b.EndOfText })
 	b.stops = append([]int32{b.EndOfText}, others...)
 	return b.writeStops()
 }

@@ -39,6 +39,15 @@ func TestTexts(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"first é", "second", "third", long, "fourth"}, got)
+	t.Chdir(dir) // nothing is written to the current folder, so that nothing of it is left out
+	n := 0
+	_, err = Texts(t.Context(), []string{"."}, "", func(_ []byte, last bool) {
+		if last {
+			n++
+		}
+	})
+	require.NoError(t, err)
+	require.Equal(t, len(got), n)
 	require.EqualValues(t, 1, leftOut)
 
 	write("a.jsonl", "{\"text\": \"first\"}\n{\"body\": 1}\n")
