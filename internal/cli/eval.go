@@ -16,12 +16,17 @@ import (
 	"octet/train"
 )
 
+// textFlags name the text or tokens that a model is evaluated on.
+type textFlags struct {
+	Data []string `placeholder:"PATH" sep:"none" help:"Text or tokens to evaluate on: all of a file or folder, the held-out part of one that data prepare wrote; may be repeated; default: the run's validation data."`
+	Seq  int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256; with --task, for a model without a run: its max_position_embeddings."`
+}
+
 type evalCmd struct {
 	Model  string   `arg:"" name:"run or checkpoint" help:"A run folder, a checkpoint, or a Hugging Face folder."`
-	Data   []string `placeholder:"PATH" sep:"none" help:"Text or tokens to evaluate on: all of a file or folder, the held-out part of one that data prepare wrote; may be repeated; default: the run's validation data."`
 	Recipe string   `placeholder:"NAME|FILE" help:"Evaluate in another precision: a recipe such as fp32, or a recipe file; default: the run's recipe."`
 	Quant  []string `aliases:"ladder" xor:"losses" placeholder:"NAME" help:"Evaluate the model quantized after training, and print the loss above the unquantized model: w8a8-fp8, w4a16-g128 and others above; --ladder is the same flag."`
-	Seq    int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256; with --task, for a model without a run: its max_position_embeddings."`
+	textFlags
 
 	Task        []string `placeholder:"FILE" help:"Score the documents of a task file instead, by the rules of lm-evaluation-harness; with --quant, besides. octet data task writes such files."`
 	Limit       int      `placeholder:"N" help:"Read the first N documents of each task file."`
@@ -87,15 +92,11 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	t.reportSkipped(w.Skipped)
-	corpus, err := corpusOf(ctx, t, w, c.Data, "validation data")
+	corpus, stream, windows, err := c.openText(ctx, t, w)
 	if err != nil {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, corpus.Close()) }()
-	stream, windows, err := c.windows(w, corpus)
-	if err != nil {
-		return badInput(err)
-	}
 	counted, err := countedTokens(stream, windows)
 	if err != nil {
 		return badInput(err)
@@ -176,8 +177,20 @@ func countedTokens(stream data.Tokens, windows infer.Windows) (int64, error) {
 	return sweep.Targets(), nil
 }
 
+// openText opens the data, and returns the tokens to evaluate on and their windows. The caller closes
+// the corpus.
+func (c textFlags) openText(ctx context.Context, t *terminal, w *run.Weights) (corpus *data.Corpus, stream data.Tokens, windows infer.Windows, err error) {
+	if corpus, err = corpusOf(ctx, t, w, c.Data, "validation data"); err != nil {
+		return nil, nil, windows, err
+	}
+	if stream, windows, err = c.windows(w, corpus); err != nil {
+		return nil, nil, windows, errors.Join(err, corpus.Close())
+	}
+	return corpus, stream, windows, nil
+}
+
 // windows returns the tokens to evaluate on and their windows.
-func (c evalCmd) windows(w *run.Weights, corpus *data.Corpus) (stream data.Tokens, windows infer.Windows, err error) {
+func (c textFlags) windows(w *run.Weights, corpus *data.Corpus) (stream data.Tokens, windows infer.Windows, err error) {
 	stream = corpus.Val
 	if len(c.Data) > 0 && (corpus.Info.Kind != data.KindPrepared || stream.Len() == 0) {
 		stream = corpus.Train

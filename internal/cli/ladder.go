@@ -63,15 +63,11 @@ func (c evalCmd) ladder(ctx context.Context, t *terminal) (err error) {
 			return badInput(err)
 		}
 	}
-	corpus, err := corpusOf(ctx, t, w, c.Data, "validation data")
+	corpus, stream, windows, err := c.openText(ctx, t, w)
 	if err != nil {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, corpus.Close()) }()
-	stream, windows, err := c.windows(w, corpus)
-	if err != nil {
-		return badInput(err)
-	}
 	counted, err := countedTokens(stream, windows)
 	if err != nil {
 		return badInput(err)

@@ -18,15 +18,14 @@ import (
 )
 
 type parityCmd struct {
-	Model   string   `arg:"" name:"run or checkpoint" help:"A run folder, a checkpoint, or a Hugging Face folder: its training path, in its recipe."`
-	Other   string   `arg:"" optional:"" name:"export" help:"Weights of the inference path, such as an export; default: the same."`
-	Recipe  string   `placeholder:"NAME|FILE" help:"Recipe of the inference path; default: fp32 for an export, otherwise the run's recipe."`
-	KV      string   `name:"kv" placeholder:"FORMAT" help:"Format of cached keys and values: e4m3 or e5m2; default: the compute format."`
-	Data    []string `placeholder:"PATH" sep:"none" help:"A file or folder of text or tokens; may be repeated; default: the run's validation data."`
-	Seq     int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256."`
-	Windows int64    `default:"16" placeholder:"N" help:"Windows, spread evenly over the data; default: ${default}."`
-	Above   float64  `default:"0.01" placeholder:"E" help:"Relative difference of a tensor from which the paths part; default: ${default}."`
-	JSON    bool     `help:"Print one JSON object."`
+	Model  string `arg:"" name:"run or checkpoint" help:"A run folder, a checkpoint, or a Hugging Face folder: its training path, in its recipe."`
+	Other  string `arg:"" optional:"" name:"export" help:"Weights of the inference path, such as an export; default: the same."`
+	Recipe string `placeholder:"NAME|FILE" help:"Recipe of the inference path; default: fp32 for an export, otherwise the run's recipe."`
+	KV     string `name:"kv" placeholder:"FORMAT" help:"Format of cached keys and values: e4m3 or e5m2; default: the compute format."`
+	textFlags
+	Windows int64   `default:"16" placeholder:"N" help:"Windows, spread evenly over the data; default: ${default}."`
+	Above   float64 `default:"0.01" placeholder:"E" help:"Relative difference of a tensor from which the paths part; default: ${default}."`
+	JSON    bool    `help:"Print one JSON object."`
 	device
 }
 
@@ -97,15 +96,11 @@ func (c parityCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(fmt.Errorf("%s has a vocabulary of %d tokens, %s of %d: they have no common text", a.Path, a.Model.Vocab, b.Path, b.Model.Vocab))
 	}
 	t.reportSkipped(a.Skipped)
-	corpus, err := corpusOf(ctx, t, a, c.Data, "validation data")
+	corpus, stream, windows, err := c.openText(ctx, t, a)
 	if err != nil {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, corpus.Close()) }()
-	stream, windows, err := evalCmd{Data: c.Data, Seq: c.Seq}.windows(a, corpus)
-	if err != nil {
-		return badInput(err)
-	}
 	if windows.Documents {
 		fmt.Fprintln(prose(t.err), "Both paths attend to the whole window, as generation does; the run trains with data.attention=document.")
 	}

@@ -66,21 +66,20 @@ func Compare(ctx context.Context, a, b Path, stream data.Tokens, seq int, limit 
 		if err := stream.ReadTokens(window, at*int64(seq)); err != nil {
 			return r, err
 		}
-		var x, y *recorder
+		var record, compare backend.Observer
+		var first trace
 		if i == 0 {
-			x, y = &recorder{}, &recorder{}
+			record, compare = each(first.record), each(first.compare)
 		}
-		before, err := a.Logits(ctx, window[:seq], x.observer())
+		before, err := a.Logits(ctx, window[:seq], record)
 		if err != nil {
 			return r, err
 		}
-		after, err := b.Logits(ctx, window[:seq], y.observer())
+		after, err := b.Logits(ctx, window[:seq], compare)
 		if err != nil {
 			return r, err
 		}
-		if i == 0 {
-			r.Layers = differences(x.list, y.list)
-		}
+		r.Layers = append(r.Layers, first.differences()...)
 		for t := range seq {
 			if err := r.add(before[t], after[t], Ratio{Window: at, At: t + 1, ID: window[t+1]}); err != nil {
 				return r, err
@@ -129,57 +128,4 @@ func logSum(x []float32) float64 {
 		sum += math.Exp(float64(v) - top)
 	}
 	return top + math.Log(sum)
-}
-
-// recorder keeps the values of the tensors that the ops of a window write.
-type recorder struct{ list []recorded }
-
-type recorded struct {
-	op, tensor string
-	values     []float64
-}
-
-// observer returns nil for a nil recorder.
-func (r *recorder) observer() backend.Observer {
-	if r == nil {
-		return nil
-	}
-	return func(n *backend.Node, m backend.Memory) error {
-		for _, o := range n.Operands() {
-			if o.Access == backend.In || o.Tensor.DType.IsQuantized() || !o.Tensor.DType.IsFloat() {
-				continue // codes differ by their scales; the op that reads them writes values again
-			}
-			values, err := backend.Values(m, o.Tensor)
-			if err != nil {
-				return err
-			}
-			r.list = append(r.list, recorded{n.Path(), o.Tensor.Name, values})
-		}
-		return nil
-	}
-}
-
-// differences compares the tensors that both paths write.
-func differences(a, b []recorded) (list []Difference) {
-	of := map[string]recorded{}
-	for _, x := range b {
-		of[x.tensor] = x
-	}
-	for _, x := range a {
-		y, ok := of[x.tensor]
-		if !ok || len(x.values) != len(y.values) {
-			continue
-		}
-		norm, sum := 0.0, 0.0
-		for i, v := range x.values {
-			norm += v * v
-			sum += (y.values[i] - v) * (y.values[i] - v)
-		}
-		d := Difference{Op: x.op, Tensor: x.tensor}
-		if sum > 0 {
-			d.Error = math.Sqrt(sum / norm)
-		}
-		list = append(list, d)
-	}
-	return list
 }

@@ -50,8 +50,22 @@ func TestCompareByHand(t *testing.T) {
 	require.ErrorContains(t, err, "not finite")
 }
 
+// A tensor is compared with the one of its name and place that the other path wrote.
 func TestDifferences(t *testing.T) {
-	a := []recorded{{"x: add", "x", []float64{3, 4}}, {"y: add", "y", []float64{1}}, {"z: add", "z", []float64{2}}}
-	b := []recorded{{"x: sub", "x", []float64{3, 4.5}}, {"y: add", "y", []float64{1, 2}}, {"z: add", "z", []float64{2}}}
-	require.Equal(t, []Difference{{"x: add", "x", 0.1}, {"z: add", "z", 0}}, differences(a, b))
+	var x trace
+	x.record("x: add", "x", []float64{3, 4})
+	x.record("y: add", "y", []float64{1})
+	x.record("z: add", "z", []float64{2})
+	x.record("x: mul", "x", []float64{0, 5})
+	x.record("w: add", "w", []float64{1})
+	x.compare("z: add", "z", []float64{2})
+	x.compare("x: sub", "x", []float64{3, 4.5})
+	x.compare("y: add", "y", []float64{1, 2}) // another shape
+	x.compare("v: add", "v", []float64{1})
+	x.compare("x: mul", "x", []float64{3, 1})
+	x.compare("x: mul", "x", []float64{3, 1}) // written more often than by the first path
+	require.Equal(t, []Difference{{"x: add", "x", 0.1}, {"z: add", "z", 0}, {"x: mul", "x", 1}}, x.differences())
+	for _, x := range x.list {
+		require.Equal(t, x.Tensor == "w", x.values != nil, "memory of compared tensors is free")
+	}
 }
