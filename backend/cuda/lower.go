@@ -21,6 +21,7 @@ import (
 //   - What cuBLASLt has no epilogue for (row and column scales, FP8 output, a
 //     residual of another format) becomes an Epilogue op after a GEMM with FP32
 //     output.
+//   - A Quantize op with a source of eight bits reads it dequantized to FP32.
 //   - A result with more casts than a kernel supports is stored in several
 //     passes.
 //
@@ -40,6 +41,9 @@ func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, err
 	lowered := make([]*backend.Program, len(programs))
 	for i, p := range programs {
 		q, err := l.useCopies(p)
+		if err == nil {
+			q, err = dequantize(q)
+		}
 		if err == nil {
 			q, err = split(q)
 		}
