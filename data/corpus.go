@@ -36,8 +36,8 @@ type Options struct {
 	// Tokenizer is the file or folder of the tokenizer of shards; empty: not known. Text has
 	// bytes as tokens, and prepared folders have their own.
 	Tokenizer string
-	// Answers leaves prompts out of the loss, of prepared folders that know them: their targets are
-	// IgnoreTarget.
+	// Answers sets the targets of prompts to IgnoreTarget, so that they do not count in the loss. It needs
+	// prepared folders with masks.
 	Answers bool
 }
 

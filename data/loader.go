@@ -46,7 +46,7 @@ type LoaderOptions struct {
 	Seed  uint64
 	Rank  int // in [0, Ranks)
 	Ranks int // 0 means 1
-	// Packing makes rows of whole documents, of data that knows where they are.
+	// Packing makes rows of whole documents. It needs data that records where they end.
 	Packing bool
 }
 
@@ -104,7 +104,7 @@ func (c *Corpus) rows(t Tokens, o LoaderOptions, seed uint64) (rows, error) {
 	if o.Packing {
 		d, ok := t.(documents)
 		if !ok {
-			return nil, errors.New("data: data.packing=documents needs data that knows its documents: prepare it with octet data prepare")
+			return nil, errors.New("data: data.packing=documents needs data that records where documents end: prepare it with octet data prepare")
 		}
 		return newPacked(d, o.Seq, seed, c.EndOfText)
 	}

@@ -20,7 +20,7 @@ type packed struct {
 	row    []int32
 }
 
-// documents is a stream that knows where its documents are.
+// documents is a stream that records where its documents begin and end.
 type documents interface {
 	Tokens
 	// documents returns their number, document the tokens [from, to) of one.
@@ -134,7 +134,7 @@ type Lengths struct {
 }
 
 // Lengths reads the lengths of all documents of the training data for rows of seq tokens; ok is false
-// for data that does not know its documents.
+// for data that does not record where documents end.
 func (c *Corpus) Lengths(seq int) (l Lengths, ok bool, err error) {
 	d, ok := c.Train.(documents)
 	if !ok {

@@ -15,7 +15,7 @@ import (
 // Windows are the windows of tokens that an Evaluator measures.
 type Windows struct {
 	Batch, Seq int // windows in a batch, tokens in a window
-	// Documents says that the documents of a window do not see each other in attention, as in
+	// Documents says that a token attends to its own document only, as in
 	// training with data.attention = "document". EndOfText ends a document: see data.Corpus.
 	Documents bool
 	EndOfText int32

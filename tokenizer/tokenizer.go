@@ -60,7 +60,7 @@ type addedToken struct {
 
 // Options say how a text is encoded.
 type Options struct {
-	// Special takes special tokens in the text, such as <|endoftext|>, as these tokens. Otherwise
+	// Special encodes special tokens in the text, such as <|endoftext|>, as single tokens. Otherwise
 	// they are plain text, so that a document cannot contain a control token.
 	Special bool
 	// Template adds the tokens of the post-processor, such as BOS.

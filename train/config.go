@@ -77,7 +77,7 @@ type Data struct {
 	ValBytes  int64    `toml:"val_bytes" doc:"maximum size of the validation split"`
 	Packing   string   `toml:"packing" doc:"rows are windows of the stream: stream; or whole documents: documents"`
 	Loss      string   `toml:"loss" doc:"targets that count: all, or answers, which are outside prompts"`
-	Attention string   `toml:"attention" doc:"causal; document: documents in a row do not see each other"`
+	Attention string   `toml:"attention" doc:"causal; document: a token attends to its own document only"`
 
 	Sources []DataSource `toml:"sources,omitempty" doc:"in place of paths: sources with weights"`
 }

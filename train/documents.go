@@ -11,7 +11,7 @@ import (
 // train.objective = "dpo" needs pairs.
 func (c Config) CheckCorpus(corpus *data.Corpus) error {
 	if c.Data.Attention == AttendDocument && corpus.EndOfText < 0 {
-		return errors.New(`data.attention = "document" needs to know which token ends a document, and shards without a tokenizer do not say; name their tokenizer with data.tokenizer, or use data.attention = "causal"`)
+		return errors.New(`data.attention = "document" needs the token that ends a document, which shards without a tokenizer do not record; name their tokenizer with data.tokenizer, or use data.attention = "causal"`)
 	}
 	if c.Data.Attention == AttendDocument && corpus.EndInside {
 		return errors.New(`data.attention = "document" needs a token that only ends documents, but this data has its end of text inside documents, too, as after each turn of a conversation; prepare it with another --eos, such as '<|endoftext|>', or use data.attention = "causal"`)

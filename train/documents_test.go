@@ -227,7 +227,7 @@ func TestDocumentsNeedTheirEnd(t *testing.T) {
 	corpus := testCorpus()
 	corpus.EndOfText = -1
 	_, err = NewTrainer(j, corpus, d, nil)
-	require.ErrorContains(t, err, `data.attention = "document" needs to know which token ends a document, and shards without a tokenizer do not say`)
+	require.ErrorContains(t, err, `data.attention = "document" needs the token that ends a document, which shards without a tokenizer do not record`)
 	require.NoError(t, small(t, "bf16").CheckCorpus(corpus))
 }
 

@@ -58,6 +58,6 @@ func TestDocuments(t *testing.T) {
 		status, stdout, stderr := octet(args...)
 		require.Equal(t, 2, status, "%v\n%s", args, stderr)
 		require.Empty(t, stdout)
-		require.Contains(t, stderr, `data.attention = "document" needs to know which token ends a document, and shards without a tokenizer do not say`)
+		require.Contains(t, stderr, `data.attention = "document" needs the token that ends a document, which shards without a tokenizer do not record`)
 	}
 }

@@ -21,7 +21,7 @@ type generateCmd struct {
 	Batch       int      `placeholder:"N" help:"Sequences at a time: continuations of --prompt, default 1, or prompts of the file, default 8."`
 	Tokens      int      `default:"256" placeholder:"N" help:"Maximum number of tokens to generate; default: ${default}."`
 	Stop        []string `sep:"none" placeholder:"TEXT" help:"Text that ends a continuation and is not part of it; may be repeated."`
-	Special     bool     `help:"Take special tokens in prompts, such as <|im_start|>, as these tokens; otherwise they are plain text."`
+	Special     bool     `help:"Encode special tokens in prompts, such as <|im_start|>, as single tokens; otherwise they are plain text."`
 	Temperature float64  `default:"0.8" placeholder:"T" help:"Sampling temperature; 0 takes the most likely token; default: ${default}."`
 	TopP        float64  `default:"0.95" placeholder:"P" help:"Sample from the smallest set of tokens whose probabilities sum to P; default: ${default}."`
 	Seed        uint64   `default:"1" placeholder:"N" help:"Seed of the sampling; default: ${default}."`

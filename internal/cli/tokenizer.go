@@ -77,7 +77,7 @@ type tokenizerEncodeCmd struct {
 	Tokenizer string `arg:"" name:"TOKENIZER" help:"A tokenizer.json, a rank file of tiktoken, a SentencePiece model, or a folder with one."`
 	File      string `arg:"" optional:"" name:"FILE" help:"File to encode; default: standard input."`
 	JSONLines bool   `name:"json-lines" help:"Read a JSON string from each line and print an array of ids for it; otherwise the file is one text."`
-	Special   bool   `help:"Encode special tokens in the text, such as <|endoftext|>, as these tokens; otherwise they are plain text."`
+	Special   bool   `help:"Encode special tokens in the text, such as <|endoftext|>, as single tokens; otherwise they are plain text."`
 	Template  bool   `help:"Add the tokens that the tokenizer puts around a text, such as BOS."`
 }
 
