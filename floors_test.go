@@ -40,7 +40,7 @@ var levels = [][]string{
 	// These import no package of this module.
 	{
 		"safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels",
-		"csrc/standin/direct", "internal/chart", "internal/disk", "internal/npy", "internal/spelling", "internal/stats", "backend/world", "tokenizer",
+		"csrc/standin/direct", "internal/chart", "internal/disk", "internal/npy", "internal/parquet", "internal/spelling", "internal/stats", "backend/world", "tokenizer",
 	},
 }
 

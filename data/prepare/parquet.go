@@ -1,7 +1,6 @@
 package prepare
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +8,7 @@ import (
 	pq "github.com/parquet-go/parquet-go"
 
 	"octet/data"
+	"octet/internal/parquet"
 )
 
 // parquet reads the rows of a table: its columns page by page, so that no more than a page of each is
@@ -23,12 +23,9 @@ func (r *reader) parquet(o *opened, at position) (err error) {
 			err = o.failed
 		}
 	}()
-	if err := checkFooter(o); err != nil {
-		return badInput("%s is not a Parquet table, or damaged: %w", o.source.Path, err)
-	}
-	f, err := pq.OpenFile(o, o.source.Bytes, pq.SkipPageIndex(true), pq.SkipBloomFilters(true))
+	f, err := parquet.Open(o, o.source.Bytes)
 	if err != nil {
-		return badInput("%s is not a Parquet table, or damaged: %w", o.source.Path, err)
+		return badInput("%s is %w", o.source.Path, err)
 	}
 	names, err := r.columns(f)
 	if err != nil {
@@ -54,18 +51,6 @@ func (r *reader) parquet(o *opened, at position) (err error) {
 // part returns the bytes of a part of the rows.
 func (s *source) part(rows, all int64) int64 {
 	return int64(float64(s.Bytes) * float64(rows) / float64(max(all, 1)))
-}
-
-// checkFooter checks the size of the footer, for which the library would allocate up to 4 GiB.
-func checkFooter(o *opened) error {
-	var end [8]byte
-	if _, err := o.ReadAt(end[:], max(o.source.Bytes-8, 0)); err != nil {
-		return io.ErrUnexpectedEOF
-	}
-	if size := binary.LittleEndian.Uint32(end[:]); string(end[4:]) != "PAR1" || int64(size)+12 > o.source.Bytes {
-		return errors.New("it does not end with a footer")
-	}
-	return nil
 }
 
 // columns returns the indices of the columns to read: those of the fields, or the role and the content

@@ -117,7 +117,7 @@ func (r *reader) source(s *source, at position) error {
 	switch s.format {
 	case lines:
 		err = r.lines(o, at)
-	case parquet:
+	case rows:
 		err = r.parquet(o, at)
 	default:
 		if at.Number > 0 {
@@ -339,7 +339,7 @@ func placeOf(sources []source, at position) string {
 	switch s.format {
 	case lines:
 		return fmt.Sprintf("%s: line %d", s.Path, at.Number)
-	case parquet:
+	case rows:
 		return fmt.Sprintf("%s: row %d", s.Path, at.Number)
 	}
 	return s.Path

@@ -257,7 +257,7 @@ func TestSystemErrors(t *testing.T) {
 		switch list[0].format {
 		case lines:
 			err = r.lines(in, position{})
-		case parquet:
+		case rows:
 			err = r.parquet(in, position{})
 		default:
 			err = r.text(in, position{})

@@ -19,9 +19,9 @@ import (
 type format uint8
 
 const (
-	text    format = iota // the file is a document
-	lines                 // a line is a document
-	parquet               // a row is a document
+	text  format = iota // the file is a document
+	lines               // a line is a document
+	rows                // of Parquet: a row is a document
 	unread
 )
 
@@ -50,7 +50,7 @@ func (s *source) describe() {
 	case slices.Contains([]string{".jsonl", ".ndjson"}, ext):
 		s.format = lines
 	case ext == ".parquet" && s.compression == "":
-		s.format = parquet
+		s.format = rows
 	case s.compression != "" && !slices.Contains([]string{".txt", ".md"}, ext):
 		s.format = unread
 	}

@@ -1,13 +1,14 @@
 package task
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 
 	pq "github.com/parquet-go/parquet-go"
+
+	"octet/internal/parquet"
 )
 
 // EachParquetRow calls f with each row of a Parquet table of this many bytes. Errors have the number
@@ -18,13 +19,9 @@ func EachParquetRow(file io.ReaderAt, size int64, f func(Row) error) (err error)
 			err = fmt.Errorf("the Parquet table is damaged: %v", p)
 		}
 	}()
-	var end [8]byte
-	if _, err := file.ReadAt(end[:], max(0, size-8)); err != nil || string(end[4:]) != "PAR1" || int64(binary.LittleEndian.Uint32(end[:]))+12 > size {
-		return errors.New("it is not a Parquet table, or damaged: it does not end with a footer")
-	}
-	table, err := pq.OpenFile(file, size, pq.SkipPageIndex(true), pq.SkipBloomFilters(true))
+	table, err := parquet.Open(file, size)
 	if err != nil {
-		return fmt.Errorf("it is not a Parquet table, or damaged: %w", err)
+		return fmt.Errorf("it is %w", err)
 	}
 	number := 0
 	for _, group := range table.RowGroups() {
