@@ -180,7 +180,7 @@ func (a *array) elems() uint64 { return value{sizes: a.sizes}.elems() }
 // returns the scale of the scores. A mask replaces causality.
 func causal(suffix string, params []byte, mask *array, in ...*array) (scale float64, err error) {
 	if len(params) != 32 || params[4] == 1 != (mask == nil) {
-		return 0, fmt.Errorf("%d bytes of parameters, or not either causal or with a mask", len(params))
+		return 0, fmt.Errorf("%d bytes of parameters, a mask: %v; expected 32, and a mask unless causal", len(params), mask != nil)
 	}
 	if mask != nil {
 		in = append(in, mask)

@@ -65,7 +65,7 @@ var errEnough = errors.New("enough")
 func (c evalCmd) checkTaskFlags() error {
 	switch {
 	case len(c.Task) == 0 && (c.Samples != "" || c.Limit != 0 || c.PrefixToken != nil):
-		return errors.New("--samples, --limit and --prefix-token are for --task FILE, which is missing")
+		return errors.New("--samples, --limit and --prefix-token need --task FILE")
 	case len(c.Task) > 0 && c.Sharp:
 		return errors.New("--sharpness is of a text: give it without --task")
 	case c.Limit < 0:
@@ -109,7 +109,7 @@ func (c evalCmd) readTasks(w *run.Weights) (*taskSet, error) {
 	return s, nil
 }
 
-// read adds a task file, of which it reads at most limit documents; 0: all.
+// read adds at most limit documents of a task file; 0: all.
 func (s *taskSet) read(path string, e *task.Encoder, limit int) error {
 	in, err := os.Open(path)
 	if err != nil {

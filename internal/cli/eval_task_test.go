@@ -183,7 +183,7 @@ func TestEvalTaskRefuses(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"no such file": {"--task", filepath.Join(dir, "none.jsonl")},
-		"--samples, --limit and --prefix-token are for --task FILE": {"--limit", "3"},
+		"--samples, --limit and --prefix-token need --task FILE": {"--limit", "3"},
 		"wrong.jsonl: line 1:": {"--quant", "w8a8-fp8", "--task", file("{}")},
 	} {
 		status, _, stderr := octet(append([]string{"eval", run}, args...)...)
