@@ -26,7 +26,7 @@ var levels = [][]string{
 	// These and gpucheck are commands, which no package imports.
 	{"study/aligned", "study/attention", "study/domains", "study/models", "study/outlier", "study/spike"},
 	{"internal/board"},
-	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/start"},
+	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/finding", "study/internal/start"},
 	{"run", "internal/runs"},
 	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/parity", "internal/ptq", "internal/spike", "internal/task", "internal/trial"},
 	{"infer", "internal/quantize", "train"},

@@ -18,14 +18,15 @@ type Chart struct {
 	Marks []Mark
 }
 
-// Line is a line of a chart. X and Y have the same length, and X does not decrease. A Y
-// that is not finite is a gap. Lines with the same Look have the same colour and dashes; two
+// Line is a line of a chart. X and Y have the same length; X does not decrease, unless the
+// line is of dots alone. A Y that is not finite is a gap. Lines with the same Look have the same colour and dashes; two
 // Looks that differ by [Colors] share the colour alone.
 type Line struct {
 	Name      string // in the legend; empty: the line is not in it
 	X, Y      []float64
 	Low, High []float64 // limits of the band around the line; nil: no band
 	Look      int
+	Dots      bool // dots alone, as in a scatter plot
 }
 
 // Mark is a vertical line at a position of the x axis.
@@ -190,6 +191,12 @@ const (
 // line draws a line without its gaps, with dots at points that a line would not show.
 func (d *drawing) line(x, y scale, l Line) {
 	color, dash := look(l.Look)
+	if l.Dots {
+		for i := range l.X {
+			d.dot(color, point{x.at(l.X[i]), y.at(l.Y[i])})
+		}
+		return
+	}
 	fmt.Fprintf(d, `<path class="line c%d"`, color)
 	if dash != "" {
 		fmt.Fprintf(d, ` stroke-dasharray="%s"`, dash)
@@ -210,6 +217,13 @@ func (d *drawing) line(x, y scale, l Line) {
 	}
 	d.WriteString(`"/>`)
 	for _, p := range dots {
+		d.dot(color, p)
+	}
+}
+
+// dot draws a dot, or nothing for a gap.
+func (d *drawing) dot(color int, p point) {
+	if !math.IsNaN(p.x) && !math.IsNaN(p.y) {
 		fmt.Fprintf(d, `<circle class="dot b%d" cx="%s" cy="%s" r="%s"/>`, color, number(p.x), number(p.y), number(dotRadius))
 	}
 }
@@ -292,6 +306,11 @@ func (d *drawing) legend(rows [][]entry, top float64) {
 		at := top + lineHeight*float64(i) + 8
 		for _, e := range row {
 			color, dash := look(e.line.Look)
+			if e.line.Dots {
+				d.dot(color, point{e.at + 12, at - 4})
+				d.text(e.at+30, at, "start", "", e.line.Name)
+				continue
+			}
 			fmt.Fprintf(d, `<path class="line c%d" stroke-dasharray="%s" d="M%s %sh24"/>`, color, dash, number(e.at), number(at-4))
 			d.text(e.at+30, at, "start", "", e.line.Name)
 		}

@@ -177,6 +177,14 @@ func TestDots(t *testing.T) {
 }
 
 // TestFile puts one chart below the other.
+// A line of dots alone takes points in any order and draws no path.
+func TestScatter(t *testing.T) {
+	c := Chart{Lines: []Line{{Name: "channels", X: []float64{2, 1, 3}, Y: []float64{1, 5, math.NaN()}, Dots: true}}}
+	svg := string(c.SVG())
+	require.Equal(t, 3, strings.Count(svg, `<circle class="dot`), "two points and the legend's")
+	require.NotContains(t, svg, `class="line`)
+}
+
 func TestFile(t *testing.T) {
 	one, two := Chart{Title: "first"}, Chart{Title: "second", Lines: []Line{{Name: "with a legend"}}}
 	text := string(File(&one, &two))
