@@ -176,7 +176,6 @@ func TestDots(t *testing.T) {
 	require.Equal(t, 1, dots(long...))
 }
 
-// TestFile puts one chart below the other.
 // A line of dots alone takes points in any order and draws no path.
 func TestScatter(t *testing.T) {
 	c := Chart{Lines: []Line{{Name: "channels", X: []float64{2, 1, 3}, Y: []float64{1, 5, math.NaN()}, Dots: true}}}
@@ -185,6 +184,7 @@ func TestScatter(t *testing.T) {
 	require.NotContains(t, svg, `class="line`)
 }
 
+// TestFile puts one chart below the other.
 func TestFile(t *testing.T) {
 	one, two := Chart{Title: "first"}, Chart{Title: "second", Lines: []Line{{Name: "with a legend"}}}
 	text := string(File(&one, &two))
