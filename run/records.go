@@ -161,7 +161,8 @@ func healthStats(h train.Health) (map[string]writers.FP8Stats, map[string]writer
 	for _, s := range h.SwiGLU {
 		channels[s.Layer] = writers.SwiGLUStats{
 			Channel: s.Channel, Amax: writers.Float(s.Amax), Median: writers.Float(s.Median), Cosine: writers.Float(s.Cosine),
-			NormUp: writers.Float(s.NormUp), NormGate: writers.Float(s.NormGate),
+			NormUp: writers.Float(s.NormUp), NormGate: writers.Float(s.NormGate), OthersRMS: writers.Float(s.OthersRMS),
+			CosineMean: writers.Float(s.CosineMean), Aligned: writers.Float(s.Aligned), Correlation: writers.Float(s.Correlation),
 		}
 	}
 	return casts, channels
@@ -199,6 +200,8 @@ func healthScalars(h train.Health) (list []writers.Scalar) {
 		add("swiglu/amax/"+s.Layer, s.Amax)
 		add("swiglu/median/"+s.Layer, s.Median)
 		add("swiglu/cosine/"+s.Layer, s.Cosine)
+		add("swiglu/others_rms/"+s.Layer, s.OthersRMS)
+		add("swiglu/cosine_mean/"+s.Layer, s.CosineMean)
 	}
 	return list
 }

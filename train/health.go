@@ -3,9 +3,7 @@ package train
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
-	"slices"
 
 	"octet/backend"
 )
@@ -31,16 +29,6 @@ type ScaleHealth struct {
 	ZeroBlocks        float64 // share of the blocks whose elements are all 0
 	Lowest, Highest   float64 // shares of the stored scale_inv at the bounds of their format: fp8.DType.ScaleRange
 	Outer             float64 // outer scale_inv, of the whole tensor; 1 without one
-}
-
-// SwiGLUHealth describes the channel of a layer's MLP with the largest activation.
-// It becomes an outlier when its rows of up_proj and gate_proj align (method.md).
-type SwiGLUHealth struct {
-	Layer            string // "layers.3"
-	Channel          int
-	Amax, Median     float64 // this channel's maximum of |a|, and the median of all channels' maxima
-	Cosine           float64 // of the angle between its rows of up_proj and gate_proj
-	NormUp, NormGate float64 // norms of these rows
 }
 
 // Health holds the telemetry of a step.
@@ -124,66 +112,4 @@ func (t *Trainer) castHealth() (list []CastHealth, err error) {
 		list = append(list, h)
 	}
 	return list, nil
-}
-
-func (t *Trainer) channelHealth() (list []SwiGLUHealth, err error) {
-	if t.health.Channels == nil {
-		return nil, nil
-	}
-	x, err := t.localFloats(t.health.Channels)
-	if err != nil {
-		return nil, err
-	}
-	ffn := t.health.Channels.Cols()
-	for i, layer := range t.health.Layers {
-		row := func(k int) []float32 { return x[(4*i+k)*ffn:][:ffn] }
-		list = append(list, worstChannel(layer, row(0), row(1), row(2), row(3)))
-	}
-	return list, nil
-}
-
-// worstChannel returns the channel with the largest of a layer's channel maxima,
-// with its cosine and norms. The slices are [ffn]. NaN counts as the largest.
-func worstChannel(layer string, amax, cosine, up, gate []float32) SwiGLUHealth {
-	worst := 0
-	for i, a := range amax {
-		if a > amax[worst] || a != a {
-			worst = i
-		}
-	}
-	sorted := slices.Sorted(slices.Values(amax))
-	return SwiGLUHealth{
-		Layer: layer, Channel: worst,
-		Amax: float64(amax[worst]), Median: float64(sorted[len(sorted)/2]),
-		Cosine: float64(cosine[worst]), NormUp: float64(up[worst]), NormGate: float64(gate[worst]),
-	}
-}
-
-// An alarm requires both. For random weights the cosine of two rows of 128
-// elements is below 0.3, and the largest of some thousand channel maxima is three
-// to five times their median.
-const (
-	alignedCosine = 0.8
-	outlierRatio  = 10
-)
-
-// alignmentWatch stores the reported ratios, so that a channel is reported again
-// only when its ratio has grown by half.
-type alignmentWatch struct{ reported map[string]float64 }
-
-// check returns the alarm's line, or "".
-func (w *alignmentWatch) check(h SwiGLUHealth) string {
-	ratio := h.Amax / h.Median
-	if math.Abs(h.Cosine) < alignedCosine || !(ratio >= outlierRatio) {
-		return ""
-	}
-	key := fmt.Sprintf("%s/%d", h.Layer, h.Channel)
-	if ratio < 1.5*w.reported[key] {
-		return ""
-	}
-	if w.reported == nil {
-		w.reported = map[string]float64{}
-	}
-	w.reported[key] = ratio
-	return fmt.Sprintf("swiglu alignment rising in %s, channel %d: cosine %.2f, |a| %.0f x median", h.Layer, h.Channel, h.Cosine, ratio)
 }

@@ -101,7 +101,7 @@ func TestMetrics(t *testing.T) {
 				"a.e4m3":      {Amax: 3, Scale: new(writers.Float(128)), Saturated: 0.25, Flushed: 0.5, AmaxRMS: 2.5, Kurtosis: 3.5, SQNR: 31.5},
 				"a.e4m3.1x32": {Amax: 4, SQNR: writers.Float(math.Inf(1)), ScaleMin: new(writers.Float(2)), ScaleMax: new(writers.Float(8)), ScaleLog2Mean: new(writers.Float(1.5)), ScaleLog2Std: new(writers.Float(0.5))},
 			},
-			SwiGLU: map[string]writers.SwiGLUStats{"layers.0": {Channel: 7, Amax: 5, Median: 1, Cosine: -0.5}},
+			SwiGLU: map[string]writers.SwiGLUStats{"layers.0": {Channel: 7, Amax: 5, Median: 1, Cosine: -0.5, OthersRMS: 2, CosineMean: 0.25}},
 		},
 	})
 	_, _, body = get(t, e.URL())
@@ -136,6 +136,7 @@ func TestMetrics(t *testing.T) {
 		`octet_fp8_scale_max{cast="a.e4m3"}`: 128, `octet_fp8_scale_max{cast="a.e4m3.1x32"}`: 8,
 		`octet_fp8_scale_log2_mean{cast="a.e4m3"}`: 7, `octet_fp8_scale_log2_mean{cast="a.e4m3.1x32"}`: 1.5,
 		`octet_fp8_scale_log2_std{cast="a.e4m3"}`: 0, `octet_fp8_scale_log2_std{cast="a.e4m3.1x32"}`: 0.5,
+		`octet_swiglu_amax_others_rms{layer="layers.0"}`: 2, `octet_swiglu_cosine_mean{layer="layers.0"}`: 0.25,
 		`octet_swiglu_amax{layer="layers.0"}`: 5, `octet_swiglu_amax_median{layer="layers.0"}`: 1, `octet_swiglu_cosine{layer="layers.0"}`: -0.5,
 	}, samples)
 	for name, kind := range types {

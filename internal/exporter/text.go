@@ -180,6 +180,8 @@ var channels = []family[writers.SwiGLUStats]{
 	{"octet_swiglu_amax", "gauge", "Largest activation of the layer's largest channel.", always(func(c writers.SwiGLUStats) float64 { return float64(c.Amax) })},
 	{"octet_swiglu_amax_median", "gauge", "Median of the largest activations of the layer's channels.", always(func(c writers.SwiGLUStats) float64 { return float64(c.Median) })},
 	{"octet_swiglu_cosine", "gauge", "Cosine between the largest channel's rows of the up and gate weights.", always(func(c writers.SwiGLUStats) float64 { return float64(c.Cosine) })},
+	{"octet_swiglu_amax_others_rms", "gauge", "Root mean square of the largest activations of the layer's other channels.", always(func(c writers.SwiGLUStats) float64 { return float64(c.OthersRMS) })},
+	{"octet_swiglu_cosine_mean", "gauge", "Mean magnitude of the cosines of the layer's channels.", always(func(c writers.SwiGLUStats) float64 { return float64(c.CosineMean) })},
 }
 
 func always[T any](of func(T) float64) func(T) (float64, bool) {

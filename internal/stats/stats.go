@@ -2,6 +2,7 @@
 package stats
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -26,6 +27,43 @@ func Median(x []float64) float64 {
 		return x[n]
 	}
 	return x[n-1] + (x[n]-x[n-1])/2
+}
+
+// RankCorrelation returns Spearman's rank correlation of x and y, which have the same length:
+// 1 if y increases with x, -1 if it decreases. Equal values share the mean of their ranks. It is
+// NaN if all x or all y are equal.
+func RankCorrelation(x, y []float64) float64 {
+	a, b := ranks(x), ranks(y)
+	meanA, meanB := Mean(a), Mean(b)
+	var ab, aa, bb float64
+	for i := range a {
+		da, db := a[i]-meanA, b[i]-meanB
+		ab += da * db
+		aa += da * da
+		bb += db * db
+	}
+	return ab / math.Sqrt(aa*bb)
+}
+
+// ranks returns the rank of each value, from 0; NaN comes first.
+func ranks(x []float64) []float64 {
+	order := make([]int, len(x))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(x[i], x[j]) })
+	list := make([]float64, len(x))
+	for from := 0; from < len(order); {
+		to := from + 1
+		for to < len(order) && cmp.Compare(x[order[to]], x[order[from]]) == 0 {
+			to++
+		}
+		for _, i := range order[from:to] {
+			list[i] = float64(from+to-1) / 2
+		}
+		from = to
+	}
+	return list
 }
 
 // Paired summarizes differences of pairs, each of two runs with the same seed.

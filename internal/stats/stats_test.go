@@ -46,3 +46,11 @@ func TestMedian(t *testing.T) {
 	require.Equal(t, 2.5, Median([]float64{4, 1, 2, 3}))
 	require.True(t, math.IsNaN(Median(nil)))
 }
+
+// Spearman's correlation; equal values share a rank: of 7 and 7 below, 2.5.
+func TestRankCorrelation(t *testing.T) {
+	require.InDelta(t, 1, RankCorrelation([]float64{1, 2, 30}, []float64{-4, 5, 6}), 1e-15)
+	require.InDelta(t, -1, RankCorrelation([]float64{1, 2, 3}, []float64{9, 5, 1}), 1e-15)
+	require.InDelta(t, 8/math.Sqrt(10*9.5), RankCorrelation([]float64{1, 2, 3, 4, 5}, []float64{5, 6, 7, 8, 7}), 1e-12)
+	require.True(t, math.IsNaN(RankCorrelation([]float64{1, 2}, []float64{3, 3})))
+}

@@ -99,15 +99,20 @@ type FP8Stats struct {
 	Outer           *Float `json:"outer,omitempty"`             // outer scale_inv, of the whole tensor; absent without one
 }
 
-// SwiGLUStats describes the channel of an MLP with the largest activation.
+// SwiGLUStats describes the channels of an MLP, see train.SwiGLUHealth.
 type SwiGLUStats struct {
-	Channel int   `json:"channel"`
+	Channel int   `json:"channel"` // with the largest activation
 	Amax    Float `json:"amax"`
 	Median  Float `json:"median"` // of the amaxes of all channels
 	Cosine  Float `json:"cosine"` // between the channel's rows of w1 and w2
 
 	NormUp   Float `json:"norm_up"` // norms of these rows
 	NormGate Float `json:"norm_gate"`
+
+	OthersRMS   Float `json:"others_rms"`  // root mean square of the other channels' amaxes
+	CosineMean  Float `json:"cosine_mean"` // of the magnitudes over all channels
+	Aligned     Float `json:"aligned"`     // share of the channels with a magnitude above 0.5
+	Correlation Float `json:"correlation"` // rank correlation of these magnitudes and the amaxes
 }
 
 // Timing is a line of timing.jsonl: times, memory and devices of a step.

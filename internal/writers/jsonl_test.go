@@ -24,7 +24,7 @@ func TestMetricsLines(t *testing.T) {
 		{
 			Step: 2, Loss: Float(math.NaN()), ValLoss: &val, LR: 3e-3, GradNorm: 0.1, Tokens: 4096,
 			FP8:    map[string]FP8Stats{"layers.1.mlp.hidden": {Amax: 4, Scale: new(Float(64)), AmaxRMS: 5, Kurtosis: 3.25, SQNR: 31.5}, "layers.0.mlp.hidden": {Amax: 1e-7, Saturated: 0.5, Flushed: 0.25, SQNR: Float(math.Inf(1)), ScaleMin: new(Float(0.5)), ScaleMax: new(Float(8)), ScaleLog2Mean: new(Float(1)), ScaleLog2Std: new(Float(2))}},
-			SwiGLU: map[string]SwiGLUStats{"layers.0.mlp": {Channel: 17, Amax: 3, Cosine: -1}},
+			SwiGLU: map[string]SwiGLUStats{"layers.0.mlp": {Channel: 17, Amax: 3, Cosine: -1, OthersRMS: 2, CosineMean: 0.25, Aligned: 0.5, Correlation: Float(math.NaN())}},
 		},
 	}
 	for _, line := range lines { // opened again each time, as by a resumed run
@@ -39,7 +39,7 @@ func TestMetricsLines(t *testing.T) {
 	require.Equal(t, `{"step":1,"loss":5.545177444479562,"lr":0.00015,"grad_norm":null,"tokens":2048,"skipped":true}
 {"step":2,"loss":null,"val_loss":2.5,"lr":0.003,"grad_norm":0.1,"tokens":4096,"skipped":false,`+
 		`"fp8":{"layers.0.mlp.hidden":{"amax":1e-07,"saturated":0.5,"flushed":0.25,"amax_rms":0,"kurtosis":0,"sqnr_db":null,"scale_min":0.5,"scale_max":8,"scale_log2_mean":1,"scale_log2_std":2},"layers.1.mlp.hidden":{"amax":4,"scale":64,"saturated":0,"flushed":0,"amax_rms":5,"kurtosis":3.25,"sqnr_db":31.5}},`+
-		`"swiglu":{"layers.0.mlp":{"channel":17,"amax":3,"median":0,"cosine":-1,"norm_up":0,"norm_gate":0}}}
+		`"swiglu":{"layers.0.mlp":{"channel":17,"amax":3,"median":0,"cosine":-1,"norm_up":0,"norm_gate":0,"others_rms":2,"cosine_mean":0.25,"aligned":0.5,"correlation":null}}}
 `, string(text))
 }
 

@@ -1,0 +1,101 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"octet/internal/stats"
+)
+
+// SwiGLUHealth describes the channels of a layer's MLP, and the one with the largest
+// activation. It becomes an outlier when its rows of up_proj and gate_proj align (method.md).
+type SwiGLUHealth struct {
+	Layer            string // "layers.3"
+	Channel          int    // with the largest maximum of |a|; the next five fields are about it
+	Amax             float64
+	Cosine           float64 // of the angle between its rows of up_proj and gate_proj
+	NormUp, NormGate float64 // norms of these rows
+	OthersRMS        float64 // root mean square of the other channels' maxima of |a|
+
+	Median      float64 // of all channels' maxima
+	CosineMean  float64 // mean over the channels of the cosine's magnitude
+	Aligned     float64 // share of the channels whose cosine is above 0.5 in magnitude
+	Correlation float64 // rank correlation (Spearman) of the cosine's magnitude and the maximum
+}
+
+func (t *Trainer) channelHealth() (list []SwiGLUHealth, err error) {
+	if t.health.Channels == nil {
+		return nil, nil
+	}
+	x, err := t.localFloats(t.health.Channels)
+	if err != nil {
+		return nil, err
+	}
+	ffn := t.health.Channels.Cols()
+	for i, layer := range t.health.Layers {
+		row := func(k int) []float32 { return x[(4*i+k)*ffn:][:ffn] }
+		list = append(list, swiGLUHealth(layer, row(0), row(1), row(2), row(3)))
+	}
+	return list, nil
+}
+
+// swiGLUHealth describes a layer from its channels' maxima, cosines and norms, each [ffn].
+// NaN counts as the largest maximum.
+func swiGLUHealth(layer string, amax, cosine, up, gate []float32) SwiGLUHealth {
+	worst := 0
+	for i, a := range amax {
+		if a > amax[worst] || a != a {
+			worst = i
+		}
+	}
+	h := SwiGLUHealth{
+		Layer: layer, Channel: worst, Amax: float64(amax[worst]),
+		Cosine: float64(cosine[worst]), NormUp: float64(up[worst]), NormGate: float64(gate[worst]),
+	}
+	maxima, cosines := make([]float64, len(amax)), make([]float64, len(amax))
+	for i, a := range amax {
+		maxima[i], cosines[i] = float64(a), math.Abs(float64(cosine[i]))
+		if i != worst {
+			h.OthersRMS += maxima[i] * maxima[i] / float64(len(amax)-1)
+		}
+		h.CosineMean += cosines[i] / float64(len(amax))
+		if cosines[i] > 0.5 {
+			h.Aligned += 1 / float64(len(amax))
+		}
+	}
+	h.OthersRMS = math.Sqrt(h.OthersRMS)
+	h.Correlation = stats.RankCorrelation(cosines, maxima)
+	slices.Sort(maxima)
+	h.Median = maxima[len(maxima)/2]
+	return h
+}
+
+// An alarm requires both. For random weights the cosine of two rows of 128
+// elements is below 0.3, and the largest of some thousand channel maxima is three
+// to five times their median.
+const (
+	alignedCosine = 0.8
+	outlierRatio  = 10
+)
+
+// alignmentWatch stores the reported ratios, so that a channel is reported again
+// only when its ratio has grown by half.
+type alignmentWatch struct{ reported map[string]float64 }
+
+// check returns the alarm's line, or "".
+func (w *alignmentWatch) check(h SwiGLUHealth) string {
+	ratio := h.Amax / h.Median
+	if math.Abs(h.Cosine) < alignedCosine || !(ratio >= outlierRatio) {
+		return ""
+	}
+	key := fmt.Sprintf("%s/%d", h.Layer, h.Channel)
+	if ratio < 1.5*w.reported[key] {
+		return ""
+	}
+	if w.reported == nil {
+		w.reported = map[string]float64{}
+	}
+	w.reported[key] = ratio
+	return fmt.Sprintf("swiglu alignment rising in %s, channel %d: cosine %.2f, |a| %.0f x median", h.Layer, h.Channel, h.Cosine, ratio)
+}
