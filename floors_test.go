@@ -24,9 +24,9 @@ var levels = [][]string{
 	{"command"},
 	{"internal/cli", "tools/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
-	{"study/aligned", "study/attention", "study/domains", "study/models", "study/outlier", "study/spike"},
+	{"study/aligned", "study/amplify", "study/attention", "study/domains", "study/emerge", "study/models", "study/outlier", "study/spike"},
 	{"internal/board"},
-	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/finding", "study/internal/start"},
+	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/finding", "study/internal/start", "study/internal/weights"},
 	{"run", "internal/runs"},
 	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/parity", "internal/ptq", "internal/spike", "internal/task", "internal/trial"},
 	{"infer", "internal/quantize", "train"},

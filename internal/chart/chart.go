@@ -83,13 +83,16 @@ func number(v float64) string {
 	return strconv.FormatFloat(math.Round(10*v)/10, 'f', -1, 64)
 }
 
-// File returns an SVG file with charts, each below the one before. It needs no other file and
+// Picture is a [Chart] or a [HeatMap].
+type Picture interface{ draw() drawing }
+
+// File returns an SVG file with pictures, each below the one before. It needs no other file and
 // follows the reader's colour scheme.
-func File(charts ...*Chart) []byte {
+func File(pictures ...Picture) []byte {
 	var body bytes.Buffer
 	width, height := 0.0, 0.0
-	for _, c := range charts {
-		d := c.draw()
+	for _, p := range pictures {
+		d := p.draw()
 		fmt.Fprintf(&body, `<g transform="translate(0 %s)">%s</g>`, number(height), d.Bytes())
 		width, height = max(width, d.width), height+d.height
 	}

@@ -39,6 +39,11 @@ const heatColumns = 480
 
 // SVG returns the heat map as an element of a page, which needs the rules of [Style].
 func (m *HeatMap) SVG() []byte {
+	d := m.draw()
+	return d.Bytes()
+}
+
+func (m *HeatMap) draw() (d drawing) {
 	row := min(largestRow, max(smallestRow, wantedHeight/float64(max(1, len(m.Rows)))))
 	height, left := row*float64(len(m.Rows)), leftOf
 	for _, name := range m.Rows {
@@ -46,7 +51,6 @@ func (m *HeatMap) SVG() []byte {
 	}
 	x := newScale(m.axis(), left, left+heatWidth)
 	values := newScale(m.Values, left, left+heatWidth, m.Data...)
-	var d drawing
 	d.open(left+heatWidth+rightOf, above+height+below+keyHeight, m.Title, m.note())
 	every := int(math.Ceil(largestRow / row)) // rows that have one label
 	for i := 0; i < len(m.Rows); i += every {
@@ -61,7 +65,7 @@ func (m *HeatMap) SVG() []byte {
 	d.text(left+heatWidth/2, above+height+36, "middle", "", m.X.Label)
 	d.key(values, m.Values.Label, above+height+below)
 	d.WriteString("</svg>")
-	return d.Bytes()
+	return d
 }
 
 func (m *HeatMap) note() string {

@@ -32,6 +32,7 @@ import (
 	"octet/checkpoint"
 	"octet/data"
 	"octet/study/internal/start"
+	"octet/study/internal/weights"
 	"octet/train"
 )
 
@@ -105,7 +106,7 @@ func activation(exponent int) string {
 type experiment struct {
 	corpus *data.Corpus
 	seed   int64
-	base   *weights
+	base   *weights.Model
 	dir    string
 
 	mu      sync.Mutex
@@ -156,7 +157,7 @@ func (x *experiment) trainBase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	x.base, err = openWeights(path)
+	x.base, err = weights.Open(path)
 	return err
 }
 
@@ -207,7 +208,7 @@ func (x *experiment) folder(exponent int) (string, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.folders[exponent] == "" {
-		path, err := x.base.align(math.Exp2(float64(exponent))).save(filepath.Join(x.dir, fmt.Sprint(exponent)))
+		path, err := align(x.base, math.Exp2(float64(exponent))).Save(filepath.Join(x.dir, fmt.Sprint(exponent)))
 		if err != nil {
 			return "", err
 		}

@@ -1,44 +1,17 @@
 package main
 
 import (
-	"bytes"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 
-	"octet/checkpoint"
-	"octet/fp8"
-	"octet/train"
+	"octet/study/internal/weights"
 )
 
 // outlierToken is a byte that the text does not contain.
 const outlierToken = 0xff
 
-// weights holds a trained model's tensors by name, in FP32.
-type weights struct {
-	config  checkpoint.Config
-	tensors map[string][]float32
-	list    []checkpoint.Tensor // names, shapes and order
-}
-
-func openWeights(path string) (w *weights, err error) {
-	config, tensors, err := checkpoint.OpenModel(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, tensors.Close()) }()
-	w = &weights{config: config, tensors: map[string][]float32{}, list: tensors.List()}
-	for _, t := range w.list {
-		if w.tensors[t.Name], err = (train.CheckpointWeights{Model: tensors}).Param(t.Name); err != nil {
-			return nil, err
-		}
-	}
-	return w, nil
-}
-
-// align returns a copy in which one channel of every layer has w2 = w1. Both rows point
+// align returns a copy of a model in which one channel of every layer has w2 = w1. Both rows point
 // in the direction of the outlier token after the norm, and their length makes the
 // token's activation a = u·silu(u) equal growth. w3's column shrinks by growth, so that
 // the channel adds the same to the residual stream for any growth. The channel is the
@@ -46,27 +19,24 @@ func openWeights(path string) (w *weights, err error) {
 //
 // The token's embedding is long enough to dominate the residual stream of every layer,
 // so the stream has the embedding's direction.
-func (w *weights) align(growth float64) *weights {
-	c := &weights{config: w.config, tensors: map[string][]float32{}, list: w.list}
-	for name, x := range w.tensors {
-		c.tensors[name] = append([]float32(nil), x...)
-	}
-	dim, ffn := w.config.HiddenSize, w.config.IntermediateSize
+func align(base *weights.Model, growth float64) *weights.Model {
+	c := base.Clone()
+	dim, ffn := c.Config.HiddenSize, c.Config.IntermediateSize
 	direction := make([]float64, dim)
 	r := rand.New(rand.NewPCG(1, 1))
 	for i := range direction {
 		direction[i] = r.NormFloat64()
 	}
 	normalize(direction, math.Sqrt(float64(dim)))
-	spread := deviation(w.tensors["model.embed_tokens.weight"])
-	row := c.tensors["model.embed_tokens.weight"][outlierToken*dim:][:dim]
+	spread := deviation(base.Tensors["model.embed_tokens.weight"])
+	row := c.Tensors["model.embed_tokens.weight"][outlierToken*dim:][:dim]
 	for i := range row {
 		row[i] = float32(direction[i] * spread * *dominance)
 	}
 	kappa := preactivation(growth)
-	for layer := range w.config.NumHiddenLayers {
+	for layer := range c.Config.NumHiddenLayers {
 		at := fmt.Sprintf("model.layers.%d.", layer)
-		gain := w.tensors[at+"post_attention_layernorm.weight"]
+		gain := base.Tensors[at+"post_attention_layernorm.weight"]
 		seen := make([]float64, dim) // the token after the norm
 		for i := range seen {
 			seen[i] = direction[i] * float64(gain[i])
@@ -75,12 +45,12 @@ func (w *weights) align(growth float64) *weights {
 		for _, x := range seen {
 			length += x * x
 		}
-		down := c.tensors[at+"mlp.down_proj.weight"]
+		down := c.Tensors[at+"mlp.down_proj.weight"]
 		channel, column := shortestColumn(down, ffn)
 		for i, x := range seen {
 			v := float32(kappa * x / length)
-			c.tensors[at+"mlp.up_proj.weight"][channel*dim+i] = v
-			c.tensors[at+"mlp.gate_proj.weight"][channel*dim+i] = v
+			c.Tensors[at+"mlp.up_proj.weight"][channel*dim+i] = v
+			c.Tensors[at+"mlp.gate_proj.weight"][channel*dim+i] = v
 		}
 		for o := range dim {
 			// The channel's output has length 1, which is small next to the token's own.
@@ -133,17 +103,4 @@ func deviation(x []float32) float64 {
 		sum += float64(v) * float64(v)
 	}
 	return math.Sqrt(sum / float64(len(x)))
-}
-
-// save writes a folder that model.init reads, and returns its path.
-func (w *weights) save(dir string) (string, error) {
-	c := checkpoint.Contents{Config: w.config, State: struct{}{}}
-	for _, t := range w.list {
-		var b bytes.Buffer
-		if err := binary.Write(&b, binary.LittleEndian, w.tensors[t.Name]); err != nil {
-			return "", err
-		}
-		c.Model = append(c.Model, checkpoint.Tensor{Name: t.Name, DType: fp8.F32, Shape: t.Shape, Data: checkpoint.Bytes(b.Bytes())})
-	}
-	return checkpoint.Save(dir, 0, c)
 }

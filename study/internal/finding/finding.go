@@ -82,10 +82,10 @@ func All(values []float64, low, high float64) bool {
 	return len(values) > 0
 }
 
-// Draw writes charts, each below the one before, to an SVG file in dir.
-func Draw(dir, name string, charts ...*chart.Chart) error {
+// Draw writes pictures, each below the one before, to the file name.svg in dir.
+func Draw(dir, name string, pictures ...chart.Picture) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, name+".svg"), chart.File(charts...), 0o666)
+	return os.WriteFile(filepath.Join(dir, name+".svg"), chart.File(pictures...), 0o666)
 }
