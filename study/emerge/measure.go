@@ -14,6 +14,7 @@ import (
 	"octet/data"
 	"octet/run"
 	"octet/study/internal/start"
+	"octet/study/internal/weights"
 	"octet/train"
 )
 
@@ -157,33 +158,12 @@ func (m *model) cosines(path string) (err error) {
 
 // cosinesOf returns the cosines of w1 and w2 of each channel of each layer.
 func cosinesOf(path string) (list [][]float64, err error) {
-	config, tensors, err := checkpoint.OpenModel(path)
+	m, err := weights.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, tensors.Close()) }()
-	for i := range config.NumHiddenLayers {
-		at := fmt.Sprintf("model.layers.%d.mlp.", i)
-		up, errUp := tensors.Weight(at + "up_proj.weight")
-		gate, errGate := tensors.Weight(at + "gate_proj.weight")
-		if err := errors.Join(errUp, errGate); err != nil {
-			return nil, err
-		}
-		dim := config.HiddenSize
-		row := make([]float64, len(up)/dim)
-		for j := range row {
-			var ug, uu, gg float64
-			for k := j * dim; k < (j+1)*dim; k++ {
-				u, g := float64(up[k]), float64(gate[k])
-				ug += u * g
-				uu += u * u
-				gg += g * g
-			}
-			if row[j] = ug / math.Sqrt(uu*gg); math.IsNaN(row[j]) {
-				row[j] = 0 // a row of zeros
-			}
-		}
-		list = append(list, row)
+	for i := range m.Config.NumHiddenLayers {
+		list = append(list, m.Cosines(i))
 	}
 	return list, nil
 }

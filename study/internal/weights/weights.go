@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"octet/checkpoint"
@@ -43,6 +45,28 @@ func (m *Model) Clone() *Model {
 		c.Tensors[name] = slices.Clone(x)
 	}
 	return c
+}
+
+// Cosines returns, for each channel of a layer's MLP, the cosine of the angle between its rows of
+// up_proj and gate_proj; 0 if one is 0.
+func (m *Model) Cosines(layer int) (list []float64) {
+	at := fmt.Sprintf("model.layers.%d.mlp.", layer)
+	up, gate, dim := m.Tensors[at+"up_proj.weight"], m.Tensors[at+"gate_proj.weight"], m.Config.HiddenSize
+	for row := 0; row < len(up); row += dim {
+		var ug, uu, gg float64
+		for i := row; i < row+dim; i++ {
+			u, g := float64(up[i]), float64(gate[i])
+			ug += u * g
+			uu += u * u
+			gg += g * g
+		}
+		cosine := 0.0
+		if uu > 0 && gg > 0 {
+			cosine = ug / math.Sqrt(uu*gg)
+		}
+		list = append(list, cosine)
+	}
+	return list
 }
 
 // Save writes a folder that model.init reads into dir, and returns its path.
