@@ -1,0 +1,162 @@
+// Command adam tells what the formats of Adam's moments, and the matrices that have them, do to a
+// run and to its updates. It reads the runs of study/sweeps/adam.toml.
+//
+//	octet sweep study/sweeps/adam.toml -o sweeps/adam
+//	go run ./study/adam -runs sweeps/adam
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"octet/internal/chart"
+	"octet/internal/runs"
+	"octet/internal/stats"
+	"octet/internal/sweep"
+	"octet/study/internal/finding"
+)
+
+// conditions are those of the sweep; the first one has the predictions.
+var conditions = []string{"lr 5e-3, no clip", "lr 1e-2, clip 1"}
+
+func main() {
+	log.SetFlags(0)
+	dir := flag.String("runs", "sweeps/adam", "folder of the sweep to describe")
+	out := flag.String("o", "docs/evidence", "folder of the figures")
+	flag.Parse()
+	if err := describe(*dir, *out); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// results are the runs of the sweep by state and condition, in the order of their seeds.
+type results struct {
+	states []string // in the order of the sweep; the first one is FP32
+	runs   map[string][]*runs.Run
+}
+
+func describe(dir, figures string) error {
+	groups, err := sweep.Groups(dir)
+	if err != nil {
+		return err
+	}
+	r := results{runs: map[string][]*runs.Run{}}
+	for _, g := range groups {
+		for _, x := range g.Runs {
+			if !x.Done() {
+				return fmt.Errorf("%s is not done: finish the sweep", x.Dir)
+			}
+		}
+		r.runs[g.Name] = g.Runs
+		if state, ok := strings.CutSuffix(g.Name, " "+conditions[0]); ok {
+			r.states = append(r.states, state)
+		}
+	}
+	for _, condition := range conditions {
+		fmt.Printf("%s:\n\n", condition)
+		if err := r.table(condition); err != nil {
+			return err
+		}
+	}
+	return errors.Join(r.predictions().Write(os.Stdout), r.draw(figures))
+}
+
+func (r results) of(state, condition string) []*runs.Run { return r.runs[state+" "+condition] }
+
+// losses returns the last validation losses; NaN of runs that ended so.
+func losses(list []*runs.Run) (values []float64) {
+	for _, x := range list {
+		loss, _ := x.Metrics["val_loss"].Last()
+		values = append(values, loss)
+	}
+	return values
+}
+
+// uniform is the loss of a model of bytes that knows nothing.
+var uniform = math.Log(256)
+
+// diverged reports whether a run's training loss exceeded that of a model that knows nothing by 0.5
+// after step 20, or was not finite.
+func diverged(x *runs.Run) bool {
+	for i, v := range x.Metrics["loss"].Values {
+		if math.IsNaN(v) || x.Metrics["loss"].Steps[i] > 20 && v > uniform+0.5 {
+			return true
+		}
+	}
+	return false
+}
+
+func divergedOf(list []*runs.Run) (n int) {
+	for _, x := range list {
+		if diverged(x) {
+			n++
+		}
+	}
+	return n
+}
+
+// largest returns the largest value of a field of each run's updates.
+func largest(list []*runs.Run, field string) (values []float64) {
+	for _, x := range list {
+		most := math.NaN()
+		for _, v := range x.Metrics["update."+field].All() {
+			if !(v <= most) && !math.IsNaN(v) {
+				most = v
+			}
+		}
+		values = append(values, most)
+	}
+	return values
+}
+
+// table prints the states under a condition.
+func (r results) table(condition string) error {
+	var rows [][]string
+	base := losses(r.of(r.states[0], condition))
+	for _, state := range r.states {
+		list := r.of(state, condition)
+		var worse []float64
+		for i, v := range losses(list) {
+			worse = append(worse, 100*(v/base[i]-1))
+		}
+		rows = append(rows, []string{
+			state, finding.Span("%.3f", losses(list)), finding.Span("%+.1f", worse), fmt.Sprintf("%d of %d", divergedOf(list), len(list)),
+			finding.Span("%.3g", largest(list, "largest")), finding.Span("%.3f", largest(list, "zero_v")),
+		})
+	}
+	return finding.Table(os.Stdout, []string{"m, v, matrices", "validation loss", "against FP32, %", "diverged", "largest update / lr", "most v = 0 with m ≠ 0, share of a tensor"}, rows)
+}
+
+// draw draws the training loss over the steps, medians of the seeds.
+func (r results) draw(dir string) error {
+	c := chart.Chart{
+		Title: "Adam's moments, " + conditions[0], X: chart.Axis{Label: "step"},
+		Y: chart.Axis{Label: "training loss, median and range of 5 seeds", Min: 2, Max: 9},
+	}
+	for i, state := range []string{"fp32", "e4m3 e5m2, all", "e4m3 e4m3, all", "e4m3 e4m3, layers", "e4m3 e4m3, layers and head", "e4m3 e4m3, all, floor_v"} {
+		line := chart.Line{Name: state, Look: i}
+		list := r.of(state, conditions[0])
+		steps := list[0].Metrics["loss"].Steps
+		const every = 10 // steps of a point
+		for from := 0; from+every <= len(steps); from += every {
+			var means []float64
+			for _, x := range list {
+				means = append(means, stats.Mean(x.Metrics["loss"].Values[from:from+every]))
+			}
+			finite := slices.DeleteFunc(slices.Clone(means), math.IsNaN)
+			if len(finite) < len(means) { // a run that is not finite is above all others
+				finite = append(finite, slices.Repeat([]float64{math.Inf(1)}, len(means)-len(finite))...)
+			}
+			line.X, line.Low, line.High = append(line.X, steps[from]+every/2), append(line.Low, slices.Min(finite)), append(line.High, slices.Max(finite))
+			line.Y = append(line.Y, stats.Median(finite))
+		}
+		c.Lines = append(c.Lines, line)
+	}
+	return finding.Draw(dir, "adam", &c)
+}
