@@ -55,22 +55,28 @@ func TestChannels(t *testing.T) {
 	require.Equal(t, 4, swiGLUHealth("layers.5", amax, cosine, cosine, cosine).Channel)
 }
 
-// An alarm requires alignment and an outlier, and repeats only after the outlier has
-// grown.
-func TestAlignmentAlarm(t *testing.T) {
-	var w alignmentWatch
-	h := SwiGLUHealth{Layer: "layers.5", Channel: 113, Amax: 20, Median: .5, Cosine: .97}
-	require.Equal(t, "swiglu alignment rising in layers.5, channel 113: cosine 0.97, |a| 40 x median", w.check(h))
+// An alarm requires an outlier, aligned unless it is very large, and repeats only after the outlier
+// has grown.
+func TestOutlierAlarm(t *testing.T) {
+	var w outlierWatch
+	h := SwiGLUHealth{Layer: "layers.5", Channel: 113, Amax: 20, OthersRMS: .5, Cosine: .97}
+	require.Equal(t, "swiglu outlier in layers.5, channel 113: |a| 40 x rms of the others, cosine 0.97", w.check(h))
 	require.Empty(t, w.check(h), "already reported")
 	h.Amax = 31
 	require.NotEmpty(t, w.check(h))
 	h.Cosine = -.97
 	h.Channel = 7
 	require.NotEmpty(t, w.check(h), "opposite rows make the same outlier")
+	require.NotEmpty(t, w.check(SwiGLUHealth{Layer: "layers.1", Amax: 51, OthersRMS: .5, Cosine: .1}), "so do unaligned rows, if they are long")
+	alone := SwiGLUHealth{Layer: "layers.2", Amax: 3}
+	require.NotEmpty(t, w.check(alone))
+	require.Empty(t, w.check(alone), "all others are 0")
 	for _, quiet := range []SwiGLUHealth{
-		{Layer: "layers.0", Amax: 20, Median: .5, Cosine: .5},
-		{Layer: "layers.0", Amax: 4, Median: .5, Cosine: .99},
-		{Layer: "layers.0", Amax: math.NaN(), Median: .5, Cosine: .99},
+		{Layer: "layers.0", Amax: 20, OthersRMS: .5, Cosine: .4},
+		{Layer: "layers.0", Amax: 4, OthersRMS: .5, Cosine: .99},
+		{Layer: "layers.0", Amax: 4, OthersRMS: .5, Median: 1e-6, Cosine: .99},
+		{Layer: "layers.0", Amax: math.NaN(), OthersRMS: .5, Cosine: .99},
+		{Layer: "layers.0", Amax: 0, OthersRMS: 0, Cosine: 0},
 	} {
 		require.Empty(t, w.check(quiet))
 	}

@@ -63,7 +63,7 @@ func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
 		return h, err
 	}
 	for _, s := range h.SwiGLU {
-		if alarm := t.alignment.check(s); alarm != "" {
+		if alarm := t.outliers.check(s); alarm != "" {
 			h.Alarms = append(h.Alarms, alarm)
 		}
 	}

@@ -41,7 +41,7 @@ func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float3
 		return err
 	}
 	t.step, t.skipped, t.rewinds, t.calibrated = 0, 0, 0, false
-	t.spikes, t.alignment, t.reference = spikes{}, alignmentWatch{}, reference{}
+	t.spikes, t.outliers, t.reference = spikes{}, outlierWatch{}, reference{}
 	if err := t.saveHistories(); err != nil {
 		return err
 	}

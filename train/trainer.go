@@ -48,7 +48,7 @@ type Trainer struct {
 	calibrated bool       // the calibration of the current recipe is done
 	histories  [][]byte   // packed scale state before the calibration; nil after it, and without weights
 	hostState  *hostState // host copy of the state during a change of recipe, else nil
-	alignment  alignmentWatch
+	outliers   outlierWatch
 	reference  reference // of train.objective = "dpo"
 }
 

@@ -106,13 +106,13 @@ func (p *builder) channels(groups []*runs.Group) {
 	for _, g := range groups[:min(shown, len(groups))] {
 		r := g.Runs[0]
 		cosine := chart.Chart{Title: g.Name + ": alignment", X: chart.Axis{Label: "step"}, Y: chart.Axis{Label: "|cosine| of w1 and w2"}}
-		outlier := chart.Chart{Title: g.Name + ": outlier", X: cosine.X, Y: chart.Axis{Label: "amax / median amax", Log: true}}
+		outlier := chart.Chart{Title: g.Name + ": outlier", X: cosine.X, Y: chart.Axis{Label: "amax / rms of the others' amaxes", Log: true}}
 		for i, layer := range r.Channels.Names() {
 			values := r.Channels.Field(layer, "cosine")
-			ratio, median := r.Channels.Field(layer, "amax"), r.Channels.Field(layer, "median")
+			ratio, others := r.Channels.Field(layer, "amax"), r.Channels.Field(layer, "others_rms")
 			for j := range values {
 				values[j] = math.Abs(values[j])
-				ratio[j] /= median[j]
+				ratio[j] /= others[j]
 			}
 			name := "layer " + strings.TrimPrefix(layer, "layers.")
 			cosine.Lines = append(cosine.Lines, chart.Line{Name: name, Look: i, X: r.Channels.Steps, Y: values})
@@ -127,7 +127,7 @@ func (p *builder) channels(groups []*runs.Group) {
 	}
 	p.Section("channels", "Channels of the MLPs")
 	p.Charts(figures...)
-	p.Paragraph("soft", "For each layer, the channel whose activation is largest: how far its rows of w1 and w2 point the same way, and its amax over the median of all channels.")
+	p.Paragraph("soft", "For each layer, the channel whose activation is largest: how far its rows of w1 and w2 point the same way, and its amax over the root mean square of those of the other channels.")
 }
 
 // speed writes throughput and memory.

@@ -39,7 +39,7 @@ func writeRun(t *testing.T, dir, recipe string, seed, steps, health int) {
 						"amax": loss * float64(layer+1), "kurtosis": 3 + float64(i%5), "saturated": float64(i%3) / 1000, "flushed": 0.01, "sqnr_db": 30 + loss, "scale": 128,
 					}
 				}
-				channels[fmt.Sprintf("layers.%d", layer)] = map[string]any{"channel": 3, "amax": 9, "median": 3, "cosine": -0.4}
+				channels[fmt.Sprintf("layers.%d", layer)] = map[string]any{"channel": 3, "amax": 9, "median": 3, "others_rms": 4, "cosine": -0.4}
 			}
 			line["fp8"], line["swiglu"] = casts, channels
 		}
