@@ -20,7 +20,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 LDFLAGS = -ldflags '-extldflags=-Wl,-z,lazy'
 endif
 
-.PHONY: help doctor build test lint fuzz bench systems gpu-check gpu-tests gaudi-standin
+.PHONY: help doctor build test lint fuzz bench systems figures gpu-check gpu-tests gaudi-standin
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -56,6 +56,27 @@ bench: ## run the benchmarks of casts and kernels
 systems: build ## compare the systems of the field: 350 runs, resumable (sweeps/systems)
 	go run ./study/aligned -write planted
 	./octet sweep study/sweeps/systems.toml -o sweeps/systems --markdown
+
+# Each program prints its tables to sweeps/evidence and draws into docs/evidence. A sweep that is
+# done trains nothing.
+SWEEPS   = emerge long adam sporadic paper
+EVIDENCE = sweeps/evidence
+figures: build ## repeat docs/evidence.md, its tables and pictures: one to two hours on two cores, resumable
+	mkdir -p $(EVIDENCE)
+	go run ./study/neuron >$(EVIDENCE)/neuron.md
+	go run ./study/growth >$(EVIDENCE)/growth.md
+	go run ./study/emerge -texts sweeps/texts
+	go run ./study/aligned -write planted
+	go run ./study/tasks -o sweeps/tasks
+	for name in $(SWEEPS); do ./octet sweep study/sweeps/$$name.toml -o sweeps/$$name || exit; done
+	go run ./study/emerge -runs sweeps/emerge >$(EVIDENCE)/emerge.md
+	go run ./study/emerge -long sweeps/long >$(EVIDENCE)/long.md
+	go run ./study/adam -runs sweeps/adam >$(EVIDENCE)/adam.md
+	go run ./study/alarm -runs sweeps/sporadic >$(EVIDENCE)/alarm.md
+	go run ./study/amplify -models sweeps/emerge -write sweeps/amplified
+	for name in size rescue; do ./octet sweep sweeps/amplified/$$name.toml -o sweeps/amplified/$$name || exit; done
+	go run ./study/amplify -read sweeps/amplified >$(EVIDENCE)/amplify.md
+	go run ./study/paper -runs sweeps/paper -tasks sweeps/tasks >$(EVIDENCE)/paper.md
 
 # The corpus is Go's standard library in one file: 26 MB, more than 1,000 steps without
 # repetition. A model would memorize Octet's own source, 1 MB.
