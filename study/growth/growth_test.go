@@ -62,6 +62,8 @@ func TestCurrentScale(t *testing.T) {
 		s := currentScale([]float32{0, -amax})
 		require.LessOrEqual(t, s*amax, float32(448))
 		require.Greater(t, 2*s*amax, float32(448))
+		fraction, _ := math.Frexp(float64(s))
+		require.Equal(t, 0.5, fraction)
 	}
 	require.Equal(t, float32(448), fp8.E4M3.Max())
 }

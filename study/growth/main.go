@@ -17,6 +17,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -33,7 +34,7 @@ func main() {
 	log.SetFlags(0)
 	flag.Parse()
 	if *seeds < 1 || flag.NArg() > 0 {
-		log.Fatal("growth: -seeds is at least 1, and there are no arguments")
+		log.Fatal("growth: give -seeds of at least 1 and no arguments")
 	}
 	if err := study(); err != nil {
 		log.Fatal(err)
@@ -81,15 +82,33 @@ func growth(l *finding.List) error {
 		return err
 	}
 	predictGrowth(l)
+	return drawGrowth()
+}
+
+// drawGrowth draws the exponents of activations that differ.
+func drawGrowth() error {
 	picture := &chart.Chart{
-		Title: "Growth along c·x, rows aligned",
-		X:     chart.Axis{Label: "c", Log: true}, Y: chart.Axis{Label: "local exponent d ln|f| / d ln c", Min: 0.9, Max: 3.1},
+		Title: "Growth along c·x",
+		X:     chart.Axis{Label: "c", Log: true}, Y: chart.Axis{Label: "local exponent d ln|f| / d ln c", Min: 0.9, Max: 2.4},
 	}
-	for i, a := range activations {
-		line := chart.Line{Name: a.name, Look: i}
+	for i, l := range []struct {
+		name       string
+		activation string
+		rows       rows
+	}{
+		{"SwiGLU, aligned", "SwiGLU", angles[0]},
+		{"SwiGLU, cosine 0", "SwiGLU", angles[2]},
+		{"GeGLU, aligned", "GeGLU", angles[0]},
+		{"ReGLU, ReLU²", "ReGLU", angles[0]},
+		{"SiLU, GLU (sigmoid), aligned", "SiLU", angles[0]},
+		{"GELU", "GELU", angles[0]},
+		{"ReLU", "ReLU", angles[0]},
+	} {
+		a := activations[slices.IndexFunc(activations, func(a activation) bool { return a.name == l.activation })]
+		line := chart.Line{Name: l.name, Look: i}
 		for e := -4.0; e <= 6; e += 1.0 / 16 {
 			c := math.Exp2(e)
-			line.X, line.Y = append(line.X, c), append(line.Y, a.exponent(angles[0], c))
+			line.X, line.Y = append(line.X, c), append(line.Y, a.exponent(l.rows, c))
 		}
 		picture.Lines = append(picture.Lines, line)
 	}

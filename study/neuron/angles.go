@@ -36,12 +36,13 @@ func angles(l *finding.List) error {
 		}},
 	} {
 		picture := &chart.Chart{
-			Title: unit.name + ": cosine between w1 and w2 under L2",
+			Title: "Cosine between w1 and w2 under L2: " + unit.name,
 			X:     chart.Axis{Label: "μ, in units of the threshold"}, Y: chart.Axis{Label: "cos(w1, w2)"},
 		}
+		idle := &chart.Line{Name: "explains < 10 % of y²", Look: 7, Dots: true}
 		for look, s := range unit.list {
 			gated := unit.name == "SwiGLU"
-			cosines, err := s.measure(gated, picture, look)
+			cosines, err := s.measure(gated, picture, look, idle)
 			if err != nil {
 				return err
 			}
@@ -62,6 +63,9 @@ func angles(l *finding.List) error {
 				}
 			}
 		}
+		if len(idle.X) > 0 {
+			picture.Lines = append(picture.Lines, *idle)
+		}
 		charts = append(charts, picture)
 	}
 	check(l, "bilinear: every seed's cosine is within 0.09 of the closed form", "largest distance "+fmt.Sprintf("%.3f", slices.Max(bilinearError)), finding.All(bilinearError, 0, 0.09))
@@ -73,11 +77,11 @@ func angles(l *finding.List) error {
 }
 
 // measure prints the table of a sweep and adds its lines to the chart. It returns the cosines
-// of the seeds for each μ.
-func (s sweep) measure(gated bool, picture *chart.Chart, look int) (cosines [][]float64, err error) {
+// of the seeds for each μ. Runs that did not learn are dots of idle.
+func (s sweep) measure(gated bool, picture *chart.Chart, look int, idle *chart.Line) (cosines [][]float64, err error) {
 	var runs []run
 	head := []string{"μ"}
-	rows := [][]string{{"closed form"}, {"lowest"}, {"highest"}}
+	rows := [][]string{{"closed form"}, {"lowest"}, {"highest"}, {"runs that explain < 10 % of y²"}, {"lowest of the others"}}
 	dots := chart.Line{Name: fmt.Sprintf("θ = %g°, each seed", s.angle), Look: look, Dots: true}
 	for _, mu := range s.mu {
 		runs = append(runs, s.run(mu))
@@ -87,12 +91,18 @@ func (s sweep) measure(gated bool, picture *chart.Chart, look int) (cosines [][]
 		mu, c := s.mu[i], each(list, cosine)
 		cosines = append(cosines, c)
 		head = append(head, fmt.Sprintf("%g", mu))
-		for k, v := range []float64{closedForm(20, s.angle, mu, gated), slices.Min(c), slices.Max(c)} {
-			rows[k] = append(rows[k], fmt.Sprintf("%.3f", v))
+		rest := slices.DeleteFunc(slices.Clone(list), func(o *outcome) bool { return !o.learned() })
+		lowest := "–"
+		if len(rest) > 0 {
+			lowest = fmt.Sprintf("%.3f", slices.Min(each(rest, cosine)))
 		}
-		for _, v := range c {
-			dots.X, dots.Y = append(dots.X, mu/top), append(dots.Y, v)
+		for k, text := range []string{
+			fmt.Sprintf("%.3f", closedForm(20, s.angle, mu, gated)), fmt.Sprintf("%.3f", slices.Min(c)), fmt.Sprintf("%.3f", slices.Max(c)),
+			fmt.Sprint(failed(list)), lowest,
+		} {
+			rows[k] = append(rows[k], text)
 		}
+		scatter([]*chart.Line{&dots, idle}, list, func(*outcome) float64 { return mu / top }, cosine)
 	}
 	form := chart.Line{Name: fmt.Sprintf("θ = %g°, closed form, threshold μ = %.3g", s.angle, top), Look: look}
 	const points = 200
@@ -131,11 +141,11 @@ func points(l *finding.List) error {
 		figures[i] = f
 		rows = append(rows, []string{
 			u.name, fmt.Sprintf("%g", u.l2), finding.Span("%.3f", each(results[i], cosine)),
-			finding.Span("%.1g", f.w1), finding.Span("%.1g", f.w2), finding.Span("%.3f", f.plus), finding.Span("%.3f", f.minus), finding.Span("%.3f", f.lowest),
+			finding.Span("%.1g", f.w1), finding.Span("%.1g", f.w2), finding.Span("%.3f", f.plus), finding.Span("%.3f", f.minus), finding.Span("%.3f", f.lowest), fmt.Sprint(failed(results[i])),
 		})
 	}
 	if err := table([]string{
-		"unit", "μ", "cos(w1, w2)", "|w1 − A·w2| / |w1|", "|w2 − A·w1| / |w2|", "eigenvalue nearest +1", "nearest −1", "lowest",
+		"unit", "μ", "cos(w1, w2)", "|w1 − A·w2| / |w1|", "|w2 − A·w1| / |w2|", "eigenvalue nearest +1", "nearest −1", "lowest", "explain < 10 % of y²",
 	}, rows); err != nil {
 		return err
 	}

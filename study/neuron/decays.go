@@ -48,6 +48,7 @@ func decays(l *finding.List) error {
 		form := &picture.Lines[0]
 		form.X, form.Y = append(form.X, x), append(form.Y, closedForm(20, 60, x, true))
 	}
+	idle := chart.Line{Name: "explains < 10 % of y²", Look: 7, Dots: true}
 	effective, cosines := make([][][]float64, len(kinds)), make([][][]float64, len(kinds)) // by kind, strength and seed
 	var rows [][]string
 	for i, k := range kinds {
@@ -60,19 +61,20 @@ func decays(l *finding.List) error {
 			r.batch = k.batch
 			runs = append(runs, r)
 		}
-		dots := chart.Line{Name: k.name, Look: i + 1, Dots: true}
+		dots := chart.Line{Name: k.name, Look: []int{1, 2, 3, 6}[i], Dots: true}
 		for j, list := range measure(runs) {
 			e, c := each(list, k.effective), each(list, cosine)
 			effective[i], cosines[i] = append(effective[i], e), append(cosines[i], c)
-			dots.X, dots.Y = append(dots.X, e...), append(dots.Y, c...)
+			scatter([]*chart.Line{&dots, &idle}, list, k.effective, cosine)
 			rows = append(rows, []string{
 				k.name, fmt.Sprintf("%g", k.strengths[j]), middle("%.2f", e), middle("%.3f", c),
-				fmt.Sprintf("%.3f", closedForm(20, 60, stats.Median(e), true)),
+				fmt.Sprintf("%.3f", closedForm(20, 60, stats.Median(e), true)), fmt.Sprint(failed(list)),
 			})
 		}
 		picture.Lines = append(picture.Lines, dots)
 	}
-	if err := table([]string{"decay", "strength", "effective μ, median (range)", "cos, median (range)", "closed form at the median"}, rows); err != nil {
+	picture.Lines = append(picture.Lines, idle)
+	if err := table([]string{"decay", "strength", "effective μ, median (range)", "cos, median (range)", "closed form at the median", "explain < 10 % of y²"}, rows); err != nil {
 		return err
 	}
 	full, batches := kinds[2], kinds[3]

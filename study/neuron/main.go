@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"octet/internal/chart"
 	"octet/internal/stats"
 	"octet/study/internal/finding"
 )
@@ -31,8 +32,8 @@ var (
 func main() {
 	log.SetFlags(0)
 	flag.Parse()
-	if *seeds < 1 || flag.NArg() > 0 {
-		log.Fatal("neuron: -seeds is at least 1, and there are no arguments")
+	if *seeds < 1 || *steps < 0 || flag.NArg() > 0 {
+		log.Fatal("neuron: give -seeds of at least 1, -steps of at least 0 and no arguments")
 	}
 	if err := study(); err != nil {
 		log.Fatal(err)
@@ -154,6 +155,27 @@ func abs(values []float64) []float64 {
 		list[i] = math.Abs(v)
 	}
 	return list
+}
+
+// failed returns the number of runs that did not learn.
+func failed(list []*outcome) (n int) {
+	for _, o := range list {
+		if !o.learned() {
+			n++
+		}
+	}
+	return n
+}
+
+// scatter adds dots to lines, of the runs that learned to the first and of others to the second.
+func scatter(lines []*chart.Line, list []*outcome, x, y func(*outcome) float64) {
+	for _, o := range list {
+		l := lines[0]
+		if !o.learned() {
+			l = lines[1]
+		}
+		l.X, l.Y = append(l.X, x(o)), append(l.Y, y(o))
+	}
 }
 
 // middle writes the median and the range of the seeds.

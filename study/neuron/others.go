@@ -121,7 +121,7 @@ func norms(l *finding.List, four [][]*outcome) error {
 		}
 		rows = append(rows, []string{
 			unit, decay, finding.Span("%.2f", w1), finding.Span("%.2f", w2), finding.Span("%.3f", ratio),
-			middle("%.0f", amax), finding.Span("%.3f", each(list, alignment)),
+			middle("%.0f", amax), finding.Span("%.3f", each(list, alignment)), fmt.Sprint(failed(list)),
 		})
 		return ratio, amax
 	}
@@ -142,7 +142,7 @@ func norms(l *finding.List, four [][]*outcome) error {
 		top["four "+columns[i].name] = stats.Median(amax)
 	}
 	if err := table([]string{
-		"neuron", "decay", "|w1|", "|w2|", "|w1| / |w2|", "largest |a|, median (range)", "|cos|",
+		"neuron", "decay", "|w1|", "|w2|", "|w1| / |w2|", "largest |a|, median (range)", "|cos|", "explain < 10 % of y²",
 	}, rows); err != nil {
 		return err
 	}

@@ -118,6 +118,19 @@ func (o *outcome) amax(j int) (top float64) {
 	return top
 }
 
+// learned reports whether the unit explains a tenth of the targets' mean square or more. A unit
+// that starts where the teacher's gate is closed may end in a stationary point near 0, whose angle
+// means little.
+func (o *outcome) learned() bool {
+	var wrong, all float64
+	for n, y := range o.data.y {
+		r := o.output(o.p, o.data.row(n)) - y
+		wrong += r * r
+		all += y * y
+	}
+	return wrong <= 0.9*all
+}
+
 // top returns the neuron with the largest contribution |w3_j·a_j| to one output.
 func (o *outcome) top() int {
 	size := make([]float64, o.neurons)

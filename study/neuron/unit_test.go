@@ -115,3 +115,11 @@ func TestBilinearUnitFollowsTheClosedForm(t *testing.T) {
 		}
 	}
 }
+
+// A unit that outputs 0 has not learned, the teacher itself has.
+func TestLearned(t *testing.T) {
+	s := shape{neurons: 1, dim: 2}
+	d := data{dim: 2, x: []float64{1, 0, 0, 1, 1, 1}, y: []float64{3, 0, 3}} // 3·x0·(x0+0·x1)
+	require.True(t, (&outcome{run: run{shape: s}, data: d, p: []float64{3, 0, 1, 0, 1}}).learned())
+	require.False(t, (&outcome{run: run{shape: s}, data: d, p: make([]float64, 5)}).learned())
+}
