@@ -31,8 +31,8 @@ func angles(l *finding.List) error {
 			{"bilinear", 30, []float64{0, 0.6, 1.2, 1.8, 2.2, 2.5, 3}, func(mu float64) run { return bilinear(30, mu) }},
 		}},
 		{"SwiGLU", []sweep{
-			{"SwiGLU", 60, []float64{0, 1, 2, 3, 4, 5, 6, 8}, func(mu float64) run { return swiglu(20, 60, mu) }},
-			{"SwiGLU", 30, []float64{0, 0.3, 0.6, 0.9, 1.2, 1.34, 2, 3}, func(mu float64) run { return swiglu(20, 30, mu) }},
+			{"SwiGLU", 60, []float64{0, 1, 2, 3, 4, 5, 6, 8}, func(mu float64) run { return swiglu(teacherSize, 60, mu) }},
+			{"SwiGLU", 30, []float64{0, 0.3, 0.6, 0.9, 1.2, 1.34, 2, 3}, func(mu float64) run { return swiglu(teacherSize, 30, mu) }},
 		}},
 	} {
 		picture := &chart.Chart{
@@ -47,12 +47,12 @@ func angles(l *finding.List) error {
 				return err
 			}
 			for i, mu := range s.mu {
-				want := closedForm(20, s.angle, mu, gated)
+				want := closedForm(s.angle, mu, gated)
 				for _, c := range cosines[i] {
 					switch {
 					case !gated:
 						bilinearError = append(bilinearError, math.Abs(c-want))
-					case mu >= threshold(20, s.angle, true):
+					case mu >= threshold(s.angle, true):
 						alignedCos = append(alignedCos, math.Abs(c))
 					default:
 						below = append(below, c-want)
@@ -86,7 +86,7 @@ func (s sweep) measure(gated bool, picture *chart.Chart, look int, idle *chart.L
 	for _, mu := range s.mu {
 		runs = append(runs, s.run(mu))
 	}
-	top := threshold(20, s.angle, gated)
+	top := threshold(s.angle, gated)
 	for i, list := range measure(runs) {
 		mu, c := s.mu[i], each(list, cosine)
 		cosines = append(cosines, c)
@@ -97,7 +97,7 @@ func (s sweep) measure(gated bool, picture *chart.Chart, look int, idle *chart.L
 			lowest = fmt.Sprintf("%.3f", slices.Min(each(rest, cosine)))
 		}
 		for k, text := range []string{
-			fmt.Sprintf("%.3f", closedForm(20, s.angle, mu, gated)), fmt.Sprintf("%.3f", slices.Min(c)), fmt.Sprintf("%.3f", slices.Max(c)),
+			fmt.Sprintf("%.3f", closedForm(s.angle, mu, gated)), fmt.Sprintf("%.3f", slices.Min(c)), fmt.Sprintf("%.3f", slices.Max(c)),
 			fmt.Sprint(failed(list)), lowest,
 		} {
 			rows[k] = append(rows[k], text)
@@ -109,7 +109,7 @@ func (s sweep) measure(gated bool, picture *chart.Chart, look int, idle *chart.L
 	end := s.mu[len(s.mu)-1] / top
 	for i := range points + 1 {
 		x := end * float64(i) / points
-		form.X, form.Y = append(form.X, x), append(form.Y, closedForm(20, s.angle, x*top, gated))
+		form.X, form.Y = append(form.X, x), append(form.Y, closedForm(s.angle, x*top, gated))
 	}
 	picture.Lines = append(picture.Lines, form, dots)
 	heading(fmt.Sprintf("%s, θ = %g°, s = 20: cosine between w1 and w2, threshold μ = %.3g", s.name, s.angle, top))
@@ -126,8 +126,8 @@ func points(l *finding.List) error {
 	}{
 		{"bilinear, below", bilinear(60, 6)},
 		{"bilinear, above", bilinear(60, 16)},
-		{"SwiGLU, below", swiglu(20, 60, 1)},
-		{"SwiGLU, above", swiglu(20, 60, 8)},
+		{"SwiGLU, below", swiglu(teacherSize, 60, 1)},
+		{"SwiGLU, above", swiglu(teacherSize, 60, 8)},
 	}
 	var runs []run
 	for _, u := range units {

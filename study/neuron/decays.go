@@ -46,7 +46,7 @@ func decays(l *finding.List) error {
 	for i := range 201 {
 		x := 0.01 * math.Pow(1000, float64(i)/200)
 		form := &picture.Lines[0]
-		form.X, form.Y = append(form.X, x), append(form.Y, closedForm(20, 60, x, true))
+		form.X, form.Y = append(form.X, x), append(form.Y, closedForm(60, x, true))
 	}
 	idle := chart.Line{Name: "explains < 10 % of y²", Look: 7, Dots: true}
 	effective, cosines := make([][][]float64, len(kinds)), make([][][]float64, len(kinds)) // by kind, strength and seed
@@ -54,7 +54,7 @@ func decays(l *finding.List) error {
 	for i, k := range kinds {
 		var runs []run
 		for _, strength := range k.strengths {
-			r := swiglu(20, 60, strength)
+			r := swiglu(teacherSize, 60, strength)
 			if k.decoupled {
 				r.l2, r.decay = 0, strength
 			}
@@ -68,7 +68,7 @@ func decays(l *finding.List) error {
 			scatter([]*chart.Line{&dots, &idle}, list, k.effective, cosine)
 			rows = append(rows, []string{
 				k.name, fmt.Sprintf("%g", k.strengths[j]), middle("%.2f", e), middle("%.3f", c),
-				fmt.Sprintf("%.3f", closedForm(20, 60, stats.Median(e), true)), fmt.Sprint(failed(list)),
+				fmt.Sprintf("%.3f", closedForm(60, stats.Median(e), true)), fmt.Sprint(failed(list)),
 			})
 		}
 		picture.Lines = append(picture.Lines, dots)

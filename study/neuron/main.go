@@ -81,7 +81,7 @@ type run struct {
 func bilinear(angle, l2 float64) run {
 	return run{
 		shape{neurons: 1, dim: 8},
-		bilinearTeacher(20, angle),
+		bilinearTeacher(teacherSize, angle),
 		training{lr: 3e-2, cosine: true, steps: 800, l2: l2},
 		4096,
 	}

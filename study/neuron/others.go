@@ -107,7 +107,7 @@ func norms(l *finding.List, four [][]*outcome) error {
 	}{{"none", 0, 0}, {"L2 0.5", 0.5, 0}, {"L2 2", 2, 0}, {"L2 8", 8, 0}, {"AdamW 0.3", 0, 0.3}, {"AdamW 1", 0, 1}}
 	var runs []run
 	for _, d := range one {
-		r := swiglu(20, 60, d.l2)
+		r := swiglu(teacherSize, 60, d.l2)
 		r.decay = d.decay
 		runs = append(runs, r)
 	}

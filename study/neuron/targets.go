@@ -67,26 +67,30 @@ func scale(x []float64, k float64) {
 	}
 }
 
+// teacherSize is s of the teachers, except where an experiment varies it.
+const teacherSize = 20
+
 // closedForm returns the cosine between w1 and w2 at the minimum of the loss with an infinite
-// number of samples, for a teacher of this size whose rows have this angle in degrees.
+// number of samples, for a teacher of teacherSize whose rows have this angle in degrees.
 //
 // A bilinear unit depends on the symmetric part of w1·w2ᵀ alone. Its two eigenvalues are
-// ½|w1||w2|(cos ± 1), those of the teacher ½·size·(cos(angle) ± 1). At fixed |w1||w2| the
+// ½|w1||w2|(cos ± 1), those of the teacher ½·teacherSize·(cos(angle) ± 1). At fixed |w1||w2| the
 // penalty ½μ(|w1|²+|w2|²) is least for |w1| = |w2|, where it is μ times the sum of the
 // eigenvalues' magnitudes. So it moves both eigenvalues towards 0 by the same amount, μ/2,
 // and where the smaller becomes 0, the rows are parallel. With a gate, half of the inputs
-// pass, and the penalty counts twice (k = 2): an approximation, exact for k = 1.
-func closedForm(size, angle, mu float64, gated bool) float64 {
+// pass, and the penalty counts twice (k = 2). That is an approximation: SwiGLU aligns before the
+// threshold. For k = 1 the form is exact.
+func closedForm(angle, mu float64, gated bool) float64 {
 	c := math.Cos(angle * math.Pi / 180)
-	if mu >= threshold(size, angle, gated) {
+	if mu >= threshold(angle, gated) {
 		return math.Copysign(1, c)
 	}
-	return size * c / (size - passed(gated)*mu)
+	return teacherSize * c / (teacherSize - passed(gated)*mu)
 }
 
 // threshold returns the least μ at which the rows are parallel.
-func threshold(size, angle float64, gated bool) float64 {
-	return size * (1 - math.Abs(math.Cos(angle*math.Pi/180))) / passed(gated)
+func threshold(angle float64, gated bool) float64 {
+	return teacherSize * (1 - math.Abs(math.Cos(angle*math.Pi/180))) / passed(gated)
 }
 
 // passed returns k of the closed form.

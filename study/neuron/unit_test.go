@@ -96,9 +96,9 @@ func TestClosedForm(t *testing.T) {
 		{0, 0, false, 1},
 		{180, 0, false, -1},
 	} {
-		require.InDelta(t, c.want, closedForm(20, c.angle, c.mu, c.gated), 1e-12, "%+v", c)
+		require.InDelta(t, c.want, closedForm(c.angle, c.mu, c.gated), 1e-12, "%+v", c)
 	}
-	require.InDelta(t, 1, closedForm(20, 30, threshold(20, 30, true)*(1-1e-9), true), 1e-6, "continuous at the threshold")
+	require.InDelta(t, 1, closedForm(30, threshold(30, true)*(1-1e-9), true), 1e-6, "continuous at the threshold")
 }
 
 // A bilinear unit trained under L2 has the angle of the closed form, below and above the threshold.
@@ -106,7 +106,7 @@ func TestBilinearUnitFollowsTheClosedForm(t *testing.T) {
 	for _, mu := range []float64{0, 6, 11} {
 		for seed := range uint64(2) {
 			o := bilinear(60, mu).at(seed + 1)
-			require.InDelta(t, closedForm(20, 60, mu, false), o.cos(0), 0.09, "μ %g, seed %d", mu, seed+1)
+			require.InDelta(t, closedForm(60, mu, false), o.cos(0), 0.09, "μ %g, seed %d", mu, seed+1)
 			if mu > 0 {
 				s := o.stationary()
 				require.Less(t, s.w1, 1e-2)
