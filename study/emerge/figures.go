@@ -66,17 +66,14 @@ func drawScatter(b settings, dir string) error {
 	return finding.Draw(dir, "emerge-scatter", &c)
 }
 
-// drawChannels draws every channel over time: of two settings, the first seed.
+// drawChannels draws every channel of the first layer over time.
 func drawChannels(b settings, dir string) error {
-	var pictures []chart.Picture
-	for _, name := range []string{"decay 0.1", "lr 1e-2, decay 0"} {
-		m, err := channelMap(name, b[name].runs[0])
-		if err != nil {
-			return err
-		}
-		pictures = append(pictures, m)
+	const name = "decay 1"
+	m, err := channelMap(name, b[name].runs[0])
+	if err != nil {
+		return err
 	}
-	return finding.Draw(dir, "emerge-channels", pictures...)
+	return finding.Draw(dir, "emerge-channels", m)
 }
 
 // channelMap returns |cos| of each channel of the first layer at every checkpoint of a run, the
