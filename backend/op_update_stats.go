@@ -12,14 +12,17 @@ import (
 //
 //	MeanSquares = mean(g²/max(v̂, ε²))
 //	Largest     = max |update| / learning rate, weight decay aside
+//	ZeroV       = share of the elements whose stored v is 0 while their stored m is not
 //
 // √MeanSquares is the RMS of StableAdamW (arXiv 2304.13013), whose debiased moments equal m̂ and v̂ of
 // AdamW's bias correction. An RMS far above 1 says that the gradients have outgrown the second
-// moments, so that the update is too large. AdamW clips it by MeanSquares. Both outputs are 0 if Skip
-// is set.
+// moments, so that the update is too large. AdamW clips it by MeanSquares.
 //
-// If each tensor is one of Parts equal parts of a larger tensor, MeanSquares is this part's share:
-// the sum over the ranks is the mean of the whole. Largest takes their maximum.
+// ZeroV counts the values before this update, dequantized: elements whose v has underflowed divide
+// their m by this step's gradient alone. All outputs are 0 if Skip is set.
+//
+// If each tensor is one of Parts equal parts of a larger tensor, MeanSquares and ZeroV are this
+// part's share: the sum over the ranks is that of the whole. Largest takes their maximum.
 type UpdateStats struct {
 	Grad   []*Tensor `op:"in"`
 	Master []*Tensor `op:"in"`
@@ -31,6 +34,7 @@ type UpdateStats struct {
 
 	MeanSquares *Tensor `op:"out"` // F32 [len]
 	Largest     *Tensor `op:"out"` // F32 [len]
+	ZeroV       *Tensor `op:"out"` // F32 [len]
 
 	Beta1, Beta2, Eps, L2 float32
 	EpsForm               EpsForm
@@ -49,6 +53,7 @@ func (o *UpdateStats) check() error {
 	c.ints("Skip", o.Skip, 1)
 	c.vector("MeanSquares", o.MeanSquares, len(o.Grad))
 	c.vector("Largest", o.Largest, len(o.Grad))
+	c.vector("ZeroV", o.ZeroV, len(o.Grad))
 	c.that(o.Parts > 0, "Parts is %d, expected 1 or more", o.Parts)
 	return c.err
 }

@@ -25,15 +25,18 @@ func (s *suite) updateStats() {
 			op := b.newAdamW(f, 1, 50, 7)
 			op.L2 = 0.3
 			b.values[op.Skip][0], b.values[op.Step][0] = 1, 0
+			b.underflow(op)
 			b.p.Add(b.statsOf(op, 1))
 		}, "updatestats/%s-%s-%s/skip", f[0], f[1], f[2])
 		s.addRanks(2, func(b *fixture) {
 			op := b.newAdamW(f, 9, 5*7, 64)
 			op.Shard = true
+			b.underflow(op)
 			stats := b.statsOf(op, 2)
 			b.p.Add(stats)
 			b.p.Add(&backend.AllReduce{X: stats.MeanSquares})
 			b.p.Add(&backend.AllReduce{X: stats.Largest, Reduce: backend.ReduceMax})
+			b.p.Add(&backend.AllReduce{X: stats.ZeroV})
 		}, "updatestats/%s-%s-%s/shard", f[0], f[1], f[2])
 	}
 	// Second moments far below ε², in two of three elements.
@@ -63,7 +66,46 @@ func (s *suite) updateStats() {
 			b.p.Add(b.statsOf(op, 1))
 		}, "updatestats/%s-%s-%s/blocks", f[0], f[1], f[2])
 	}
+	s.zeroV()
 	s.clipRMS()
+}
+
+// zeroV adds statistics of moments that have underflowed: with one scale, with a scale per block, and
+// expanded.
+func (s *suite) zeroV() {
+	all := [3]fp8.DType{fp8.F32, fp8.E4M3, fp8.E4M3}
+	for _, f := range append(stateFormats[:len(stateFormats):len(stateFormats)], all) {
+		s.add(func(b *fixture) {
+			op := b.newAdamW(f, 3, 5*7, 64, codesElems)
+			b.underflow(op)
+			b.p.Add(b.statsOf(op, 1))
+		}, "updatestats/zero_v/%s-%s-%s", f[0], f[1], f[2])
+	}
+	for _, f := range [][3]fp8.DType{all, {fp8.F16, fp8.E4M3IEEE, fp8.E5M2}, {fp8.BF16, fp8.F32, fp8.E4M3}} {
+		for _, expanded := range []bool{false, true} {
+			s.add(func(b *fixture) {
+				op := b.newAdamW(f, 3, 2*600)
+				b.underflow(op)
+				b.block(op, 24)
+				if expanded {
+					b.expand(op)
+				}
+				b.p.Add(b.statsOf(op, 1))
+			}, "updatestats/zero_v/%s-%s-%s/blocks/expanded-%v", f[0], f[1], f[2], expanded)
+		}
+	}
+}
+
+// underflow makes second moments 0 or too small for FP8, at other distances in each tensor, and a half
+// of the first moments likewise.
+func (b *fixture) underflow(op *backend.AdamW) {
+	for k, t := range op.M2 {
+		m, v := b.values[op.M1[k]], b.values[t]
+		for i := range v {
+			v[i] *= []float64{0, 1e-9, 1, 1, 1}[i%(3+k)]
+			m[i] *= []float64{0, 1e-9, 1, 1}[i%4]
+		}
+	}
 }
 
 // statsOf returns the statistics of an update that ranks share.
@@ -73,6 +115,7 @@ func (b *fixture) statsOf(op *backend.AdamW, parts int) *backend.UpdateStats {
 		Grad: op.Grad, Master: op.Master, M1: op.M1, M2: op.M2, Step: op.Step, Coef: op.Coef, Skip: op.Skip,
 		MeanSquares: b.result("mean_squares", fp8.F32, summed(codesElems), n),
 		Largest:     b.result("largest", fp8.F32, 0x1p-17, n),
+		ZeroV:       b.result("zero_v", fp8.F32, elementwise, n),
 		Beta1:       op.Beta1, Beta2: op.Beta2, Eps: op.Eps, L2: op.L2, EpsForm: op.EpsForm, Parts: parts,
 	}
 	return stats

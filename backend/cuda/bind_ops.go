@@ -227,7 +227,7 @@ func (b *binder) updateStats(n *backend.Node, o *backend.UpdateStats) ([]call, e
 	if err != nil {
 		return nil, unsupported(n, "%v", err)
 	}
-	return b.overTable(o, table, len(list), chunks, kernels.UpdateStatsLaunches(len(list), chunks), o.Step, o.Coef, o.Skip, o.MeanSquares, o.Largest), nil
+	return b.overTable(o, table, len(list), chunks, kernels.UpdateStatsLaunches(len(list), chunks), o.Step, o.Coef, o.Skip, o.MeanSquares, o.Largest, o.ZeroV), nil
 }
 
 // overTable returns the launches of an op over a table of tensors, with more operands.

@@ -55,7 +55,7 @@ func (b *binder) updateStats(o *backend.UpdateStats) func() {
 			Step: b.i32(o.Step), Skip: b.i32(o.Skip), Coef: b.f32(o.Coef),
 			Params: b.params(o.Grad, o.Master, o.M1, o.M2),
 		},
-		MeanSquares: b.f32(o.MeanSquares), Largest: b.f32(o.Largest), Parts: o.Parts,
+		MeanSquares: b.f32(o.MeanSquares), Largest: b.f32(o.Largest), ZeroV: b.f32(o.ZeroV), Parts: o.Parts,
 	}.Bind(b.pool)
 }
 

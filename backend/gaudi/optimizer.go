@@ -145,6 +145,7 @@ type adamRule struct {
 // adamUpdate is an update of AdamW: the learning rate times rate times direction.
 type adamUpdate struct {
 	grad, master    value // after clipping and L2; before the update
+	oldM, oldV      value
 	m, v            value // new
 	direction, rate value
 	second          value // √(1 − β2ᵗ)
@@ -161,8 +162,9 @@ func (b *builder) adamUpdate(grad, master, m1, m2, step, coef *backend.Tensor, r
 	if r.l2 != 0 {
 		u.grad = b.add(u.grad, b.mul(b.constant(r.l2), u.master))
 	}
-	u.m = b.ema(r.beta1, read(m1), u.grad)
-	u.v = b.ema(r.beta2, read(m2), b.mul(u.grad, u.grad))
+	u.oldM, u.oldV = read(m1), read(m2)
+	u.m = b.ema(r.beta1, u.oldM, u.grad)
+	u.v = b.ema(r.beta2, u.oldV, b.mul(u.grad, u.grad))
 	root := b.sqrt(u.v)
 	if r.form == backend.EpsCorrected {
 		root = b.div(root, u.second)
@@ -186,11 +188,14 @@ func (b *builder) updateStats(o *backend.UpdateStats) error {
 	least, debiased := b.constant(o.Eps*o.Eps), b.div(u.v, b.mul(u.second, u.second))
 	squares := b.div(b.mul(u.grad, u.grad), b.where(b.greater(least, debiased), least, debiased))
 	n := float64(o.Grad[0].Elems()) * float64(o.Parts)
-	mean := b.mul(b.overAll("reduce_sum", squares), b.constant(float32(1/n)))
+	share := func(x value) value { return b.mul(b.overAll("reduce_sum", x), b.constant(float32(1/n))) }
 	largest := b.largest(b.mul(u.rate, u.direction))
 	skip, zero := b.set(o.Skip), b.constant(0)
-	b.out(o.MeanSquares, b.where(skip, zero, mean))
+	moved := b.where(b.equal(u.oldM, zero), zero, b.constant(1)) // NaN counts, as elsewhere
+	zeroV := b.where(b.equal(u.oldV, zero), moved, zero)
+	b.out(o.MeanSquares, b.where(skip, zero, share(squares)))
 	b.out(o.Largest, b.where(skip, zero, largest))
+	b.out(o.ZeroV, b.where(skip, zero, share(zeroV)))
 	return nil
 }
 
@@ -200,6 +205,7 @@ func (l lowering) updateStats(o *backend.UpdateStats) {
 		one.Grad, one.Master, one.M1, one.M2 = o.Grad[i:i+1], o.Master[i:i+1], o.M1[i:i+1], o.M2[i:i+1]
 		one.MeanSquares = o.MeanSquares.Slice(t.Name+".mean_squares", i, 1)
 		one.Largest = o.Largest.Slice(t.Name+".largest", i, 1)
+		one.ZeroV = o.ZeroV.Slice(t.Name+".zero_v", i, 1)
 		l.add(&one)
 	}
 }

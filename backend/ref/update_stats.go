@@ -10,7 +10,7 @@ var _ = implement((*Backend).updateStats)
 
 func (b *Backend) updateStats(o *backend.UpdateStats) {
 	n := len(o.Grad)
-	squares, largest := make([]float64, n), make([]float64, n)
+	squares, largest, zeroV := make([]float64, n), make([]float64, n), make([]float64, n)
 	if !b.set(o.Skip) {
 		rule := b.adamRule(o.Coef, o.Step, o.Beta1, o.Beta2, o.Eps, o.L2, o.EpsForm)
 		for i := range o.Grad {
@@ -20,12 +20,18 @@ func (b *Backend) updateStats(o *backend.UpdateStats) {
 				debiased := newV / (rule.root2 * rule.root2)
 				squares[i] += g * g / math.Max(debiased, rule.eps*rule.eps)
 				largest[i] = maxAmax(largest[i], update)
+				if v[j] == 0 && m[j] != 0 {
+					zeroV[i]++
+				}
 			}
-			squares[i] /= float64(len(grad) * o.Parts)
+			whole := float64(len(grad) * o.Parts)
+			squares[i] /= whole
+			zeroV[i] /= whole
 		}
 	}
 	b.store(o.MeanSquares, squares)
 	b.store(o.Largest, largest)
+	b.store(o.ZeroV, zeroV)
 }
 
 // adamRule is the arithmetic of a step of AdamW without its learning rate.

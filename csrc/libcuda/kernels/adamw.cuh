@@ -166,9 +166,10 @@ struct Elements {
 };
 
 // update computes the new values; scale dequantizes the states that have one. Two kernels
-// visit each element and must get the same bits, so no operation may be fused.
+// visit each element and must get the same bits, so no operation may be fused. It adds to zeros
+// the elements whose old v is 0 while m is not.
 __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, const float scale[3], float x[3][8],
-			      const float *const expansion[3] = nullptr, float *gradient = nullptr) {
+			      const float *const expansion[3] = nullptr, float *gradient = nullptr, u32 *zeros = nullptr) {
 	float g[8], direction[8];
 	const float grad_scale = t.grad_scale ? __ldg(t.grad_scale) : 1.0f;
 	decode8((int)t.grad_format, e.grad, g);
@@ -192,6 +193,8 @@ __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, c
 			scaled = __fadd_rn(scaled, __fmul_rn(r.l2, x[0][i]));
 		if (gradient)
 			gradient[i] = scaled;
+		if (zeros)
+			*zeros += x[2][i] == 0.0f && x[1][i] != 0.0f;
 		x[1][i] = __fadd_rn(__fmul_rn(r.beta1, x[1][i]), __fmul_rn(r.rest1, scaled));
 		x[2][i] = __fadd_rn(__fmul_rn(r.beta2, x[2][i]), __fmul_rn(r.rest2, __fmul_rn(scaled, scaled)));
 	}
@@ -203,7 +206,7 @@ __device__ inline void update(const Adam &t, const Rule &r, const Elements &e, c
 
 // update of n elements from col loads them first. The kernel writes the states, so they
 // must not use the read-only path.
-__device__ inline void update(const Adam &t, const Rule &r, int row, int col, int n, float x[3][8], float *gradient = nullptr) {
+__device__ inline void update(const Adam &t, const Rule &r, int row, int col, int n, float x[3][8], float *gradient = nullptr, u32 *zeros = nullptr) {
 	Elements e;
 	float scale[3];
 	const float *expansion[3];
@@ -216,7 +219,7 @@ __device__ inline void update(const Adam &t, const Rule &r, int row, int col, in
 		scale[k] = s.scale_inv && !s.expand ? s.scale_inv[at] : 1.0f;
 		expansion[k] = s.expand ? s.scale_inv + 3 * at : nullptr;
 	}
-	update(t, r, e, scale, x, expansion, gradient);
+	update(t, r, e, scale, x, expansion, gradient, zeros);
 }
 
 // Quick is a chunk in aligned vectors of eight, each state with at most one scale: the

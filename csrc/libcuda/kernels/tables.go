@@ -94,13 +94,13 @@ const maxCols = 1 << 30
 const ruleBytes = 48
 
 // UpdateStatsLaunches returns the launches of op update_stats over a table of AdamTable, with
-// Step, Coef, Skip, MeanSquares and Largest as Tensor, and the plain fields.
+// Step, Coef, Skip, MeanSquares, Largest and ZeroV as Tensor, and the plain fields.
 func UpdateStatsLaunches(tensors, chunks int) Launches {
 	return Launches{[]Kernel{
 		one("update_stats_begin", "update_stats.cu")(0, 0).Kernels[0],
 		flat("update_stats", "update_stats.cu", chunks),
 		flat("update_stats_end", "update_stats.cu", ceilDiv(tensors, flatThreads)),
-	}, ruleBytes + 12*int64(chunks)}
+	}, ruleBytes + 16*int64(chunks)}
 }
 
 // adamSpan returns the number of elements of a row per thread block if moments have block
