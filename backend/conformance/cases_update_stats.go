@@ -71,14 +71,14 @@ func (s *suite) updateStats() {
 }
 
 // zeroV adds statistics of moments that have underflowed: with one scale, with a scale per block, and
-// expanded.
+// expanded. Those with one scale are half of a larger tensor.
 func (s *suite) zeroV() {
 	all := [3]fp8.DType{fp8.F32, fp8.E4M3, fp8.E4M3}
 	for _, f := range append(stateFormats[:len(stateFormats):len(stateFormats)], all) {
 		s.add(func(b *fixture) {
 			op := b.newAdamW(f, 3, 5*7, 64, codesElems)
 			b.underflow(op)
-			b.p.Add(b.statsOf(op, 1))
+			b.p.Add(b.statsOf(op, 2))
 		}, "updatestats/zero_v/%s-%s-%s", f[0], f[1], f[2])
 	}
 	for _, f := range [][3]fp8.DType{all, {fp8.F16, fp8.E4M3IEEE, fp8.E5M2}, {fp8.BF16, fp8.F32, fp8.E4M3}} {
