@@ -90,8 +90,11 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) 
 		scalars = append(scalars, writers.Scalar{Tag: "loss_scale_log2", Value: math.Log2(p.LossScale)})
 	}
 	if u := p.Update; u != (train.UpdateResult{}) {
-		m.Update = &writers.UpdateStats{RMS: writers.Float(u.RMS), EmbeddingRMS: writers.Float(u.EmbeddingRMS), Largest: writers.Float(u.Largest)}
-		scalars = append(scalars, writers.Scalar{Tag: "update/rms", Value: u.RMS}, writers.Scalar{Tag: "update/embedding_rms", Value: u.EmbeddingRMS}, writers.Scalar{Tag: "update/largest", Value: u.Largest})
+		m.Update = &writers.UpdateStats{
+			RMS: writers.Float(u.RMS), EmbeddingRMS: writers.Float(u.EmbeddingRMS), Largest: writers.Float(u.Largest), LargestIn: u.LargestIn,
+			ZeroV: writers.Float(u.ZeroV), ZeroVIn: u.ZeroVIn,
+		}
+		scalars = append(scalars, writers.Scalar{Tag: "update/rms", Value: u.RMS}, writers.Scalar{Tag: "update/embedding_rms", Value: u.EmbeddingRMS}, writers.Scalar{Tag: "update/largest", Value: u.Largest}, writers.Scalar{Tag: "update/zero_v", Value: u.ZeroV})
 	}
 	if r := p.Routing; r != (train.Routing{}) {
 		m.Routing = &writers.RoutingStats{Dropped: writers.Float(r.Dropped), MaxLoad: writers.Float(r.MaxLoad), AuxLoss: writers.Float(r.AuxLoss)}

@@ -40,11 +40,11 @@ type AdamW struct {
 
 	// Of each parameter's last update, as [backend.UpdateStats] defines them: Output F32 [n], nil
 	// unless [Optimizer.Stats] or [Optimizer.ClipRMS] is set.
-	MeanSquares, Largest *backend.Tensor
+	MeanSquares, Largest, ZeroV *backend.Tensor
 
 	config Optimizer
 	model  *nn.Base
-	order  []*nn.Param // of the elements of MeanSquares and Largest
+	order  []*nn.Param // of the elements of MeanSquares, Largest and ZeroV
 	m1, m2 map[*nn.Param]*backend.Tensor
 	scales []*backend.Tensor // of the quantized moments; initially 1
 }

@@ -240,7 +240,7 @@ func (j *Job) report() (list []*backend.Tensor, bytes int) {
 		list = append(list, j.Model.RouteStats)
 	}
 	if o := j.optimizer; o.MeanSquares != nil {
-		list = append(list, o.MeanSquares, o.Largest)
+		list = append(list, o.MeanSquares, o.Largest, o.ZeroV)
 	}
 	for _, x := range list {
 		bytes += int(x.Bytes())

@@ -77,3 +77,93 @@ func TestUpdateStatsOfShards(t *testing.T) {
 		}
 	}
 }
+
+// zeroV trains with second moments of all matrices in format m2, and returns the update of step 10.
+func zeroV(t *testing.T, m2 string, change func(*Config)) UpdateResult {
+	t.Helper()
+	c := small(t, "fp8-smooth")
+	c.Precision.M2, c.Precision.StateScope, c.Precision.FloorV = m2, "all", new(false)
+	c.Optimizer.Stats, c.Optimizer.Clip = true, 0
+	change(&c)
+	tr := newTrainer(t, c, 2, false)
+	list := steps(t, tr, 9)
+	require.Zero(t, list[0].Update.ZeroV, "all moments are 0")
+	var want UpdateResult
+	if c.Train.ZeroStage == 0 { // else a rank has a part of each moment
+		want.ZeroV, want.ZeroVIn = countZeroV(t, tr)
+	}
+	got := steps(t, tr, 1)[0].Update
+	t.Logf("%s: %+v", m2, got)
+	if c.Train.ZeroStage == 0 {
+		require.InDelta(t, want.ZeroV, got.ZeroV, 1e-8)
+		require.Equal(t, want.ZeroVIn, got.ZeroVIn)
+	}
+	return got
+}
+
+// countZeroV returns UpdateResult.ZeroV and ZeroVIn of the next update, from the stored moments.
+func countZeroV(t *testing.T, tr *team) (share float64, in string) {
+	t.Helper()
+	for _, p := range tr.Model.Params {
+		if tr.optimizer.usesMuon(p) {
+			continue
+		}
+		m, err := tr.ranks[0].readMoment(tr.optimizer.m1[p])
+		require.NoError(t, err)
+		v, err := tr.ranks[0].readMoment(tr.optimizer.m2[p])
+		require.NoError(t, err)
+		n := 0.
+		for i := range v {
+			if v[i] == 0 && m[i] != 0 {
+				n++
+			}
+		}
+		if n /= float64(len(v)); n > share {
+			share, in = n, p.Name
+		}
+	}
+	return share, in
+}
+
+// The second moments of the head span more binades than E4M3 with one scale has: those of rare bytes
+// underflow, and the update explodes there. E5M2, blocks with an expansion, and a floor prevent it.
+func TestZeroV(t *testing.T) {
+	plain := zeroV(t, "e4m3", func(*Config) {})
+	require.Greater(t, plain.ZeroV, 0.005)
+	require.Equal(t, "lm_head.weight", plain.ZeroVIn)
+	require.Greater(t, plain.Largest, 20.)
+	require.Equal(t, "lm_head.weight", plain.LargestIn)
+
+	flat := zeroV(t, "e4m3", func(c *Config) { c.Precision.StateBlock, c.Precision.StateFlat = new(128), new(true) })
+	require.Less(t, 20*flat.ZeroV, plain.ZeroV)
+	for name, r := range map[string]UpdateResult{
+		"e5m2":     zeroV(t, "e5m2", func(*Config) {}),
+		"fp32":     zeroV(t, "fp32", func(*Config) {}),
+		"expanded": zeroV(t, "e4m3", func(c *Config) { c.Precision.StateBlock, c.Precision.StateExpand = new(128), new(true) }),
+		"floor":    zeroV(t, "e4m3", func(c *Config) { c.Precision.FloorV = new(true) }),
+	} {
+		require.Zero(t, r.ZeroV, name)
+		require.Empty(t, r.ZeroVIn, name)
+		require.Less(t, r.Largest, 2., name)
+		require.NotEmpty(t, r.LargestIn, name)
+	}
+	muon := zeroV(t, "e4m3", func(c *Config) { c.Optimizer.Kind = "muon" })
+	require.Equal(t, "lm_head.weight", muon.ZeroVIn)
+	require.Equal(t, "lm_head.weight", muon.LargestIn)
+}
+
+// The shares of the ranks' shards add up to that of the whole tensor. Three ranks pad the head's 256
+// rows to 258, and padding does not count as underflowed.
+func TestZeroVOfShards(t *testing.T) {
+	for ranks, rows := range map[int]float64{2: 256, 3: 258} {
+		whole := zeroV(t, "e4m3", func(c *Config) { c.Train.Ranks = ranks })
+		parts := zeroV(t, "e4m3", func(c *Config) { *c = shared(*c, ranks) })
+		one := zeroV(t, "e4m3", func(c *Config) { c.Train.Accumulate = ranks })
+		require.Positive(t, whole.ZeroV)
+		require.InDelta(t, one.ZeroV, whole.ZeroV, 0.001) // the gradients' sums round differently
+		require.InEpsilon(t, whole.ZeroV*256/rows, parts.ZeroV, 1e-6)
+		require.Equal(t, whole.ZeroVIn, parts.ZeroVIn)
+		require.InEpsilon(t, whole.Largest, parts.Largest, 1e-6)
+		require.Equal(t, whole.LargestIn, parts.LargestIn)
+	}
+}

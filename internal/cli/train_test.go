@@ -473,6 +473,8 @@ func TestUpdateStatsInMetrics(t *testing.T) {
 				require.InDelta(t, 1, float64(m.Update.RMS), 0.6)
 				require.InDelta(t, 1, float64(m.Update.Largest), 0.6)
 				require.Positive(t, float64(m.Update.EmbeddingRMS))
+				require.Contains(t, m.Update.LargestIn, ".weight")
+				require.Contains(t, line, `"zero_v":0}`)
 			}
 		}
 	}

@@ -28,13 +28,11 @@ func (r *Run) metricsLine(text []byte) error {
 	r.Casts.cutFrom(l.step)
 	r.Channels.cutFrom(l.step)
 	if raw := l.fields["update"]; raw != nil {
-		var update map[string]*float64
+		var update map[string]json.RawMessage
 		if err := json.Unmarshal(raw, &update); err != nil {
 			return err
 		}
-		for name, v := range update {
-			l.numbers["update."+name] = number(v)
-		}
+		l.add("update.", update)
 	}
 	errs := []error{addAll(r.Metrics, l.step, l.numbers)}
 	for field, m := range map[string]*Measurements{"fp8": &r.Casts, "swiglu": &r.Channels} {
@@ -65,7 +63,7 @@ const maxFields = 64
 type line struct {
 	step    float64
 	fields  map[string]json.RawMessage
-	numbers map[string]float64 // the fields that are numbers, without the step; null is NaN
+	numbers map[string]float64 // the fields that are numbers, without the step, and those of update; null is NaN
 }
 
 func parse(text []byte) (l line, err error) {
@@ -76,13 +74,7 @@ func parse(text []byte) (l line, err error) {
 		return l, fmt.Errorf("it has %d fields, more than %d", len(l.fields), maxFields)
 	}
 	l.numbers = make(map[string]float64, len(l.fields))
-	for name, raw := range l.fields {
-		if string(raw) == "null" {
-			l.numbers[name] = math.NaN()
-		} else if v, err := strconv.ParseFloat(string(raw), 64); err == nil { // "Inf" is no JSON
-			l.numbers[name] = v
-		}
-	}
+	l.add("", l.fields)
 	step, ok := l.numbers["step"]
 	if !ok || !(step >= 1 && step <= lastStep) || step != float64(int64(step)) {
 		return l, errors.New("it has no step")
@@ -90,6 +82,17 @@ func parse(text []byte) (l line, err error) {
 	l.step = step
 	delete(l.numbers, "step")
 	return l, nil
+}
+
+// add adds the fields that are numbers, with a prefix to their names.
+func (l *line) add(prefix string, fields map[string]json.RawMessage) {
+	for name, raw := range fields {
+		if string(raw) == "null" {
+			l.numbers[prefix+name] = math.NaN()
+		} else if v, err := strconv.ParseFloat(string(raw), 64); err == nil { // "Inf" is no JSON
+			l.numbers[prefix+name] = v
+		}
+	}
 }
 
 // logLine reads a line of run.log.

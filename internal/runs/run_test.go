@@ -46,7 +46,7 @@ func TestOpen(t *testing.T) {
 		"config.toml": someConfig,
 		"metrics.jsonl": step(1, "5") + `{"step":2,"loss":4.5,"val_loss":4.25,"skipped":true,` +
 			`"fp8":{"a.e4m3":{"amax":3,"sqnr_db":null}},"swiglu":{"layers.0":{"cosine":-0.5}}}` + "\n" +
-			step(3, "4") + `{"step":4,"loss":3,"fp8":{"a.e4m3":{"amax":2,"flushed":0.25},"b":{"amax":7}}}` + "\n",
+			step(3, "4") + `{"step":4,"loss":3,"update":{"rms":1.5,"largest":null,"largest_in":"lm_head.weight","zero_v":0.125,"zero_v_in":"7"},"fp8":{"a.e4m3":{"amax":2,"flushed":0.25},"b":{"amax":7}}}` + "\n",
 		"timing.jsonl": `{"step":1,"step_s":0.5,"tokens_per_s":20,"devices":[{"power_w":1}]}` + "\n",
 		"run.log": `{"time":"T","level":"INFO","msg":"start","octet":"v1","backend":"emu, avx2"}` + "\n" +
 			`{"time":"U","level":"WARN","msg":"spike","step":3}` + "\n",
@@ -66,6 +66,11 @@ func TestOpen(t *testing.T) {
 	require.Equal(t, &Series{[]float64{2}, []float64{4.25}}, r.Metrics["val_loss"])
 	require.True(t, math.IsNaN(r.Metrics["grad_norm"].Values[0]))
 	require.Equal(t, &Series{[]float64{1}, []float64{20}}, r.Timing["tokens_per_s"])
+	require.Equal(t, &Series{[]float64{4}, []float64{1.5}}, r.Metrics["update.rms"])
+	require.Equal(t, &Series{[]float64{4}, []float64{0.125}}, r.Metrics["update.zero_v"])
+	require.True(t, math.IsNaN(r.Metrics["update.largest"].Values[0]))
+	require.NotContains(t, r.Metrics, "update.largest_in")
+	require.NotContains(t, r.Metrics, "update.zero_v_in")
 	require.Equal(t, []string{"a.e4m3", "b"}, r.Casts.Names())
 	require.Equal(t, []float64{2, 4}, r.Casts.Steps)
 	require.Equal(t, []float64{3, 2}, r.Casts.Field("a.e4m3", "amax"))

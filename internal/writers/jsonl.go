@@ -59,9 +59,12 @@ type Metrics struct {
 
 // UpdateStats describes the update of the parameters, see train.UpdateResult.
 type UpdateStats struct {
-	RMS          Float `json:"rms"`           // √mean(g²/v̂), the largest over the parameters
-	EmbeddingRMS Float `json:"embedding_rms"` // of the embedding
-	Largest      Float `json:"largest"`       // largest update of an element over the learning rate
+	RMS          Float  `json:"rms"`                  // √mean(g²/v̂), the largest over the parameters
+	EmbeddingRMS Float  `json:"embedding_rms"`        // of the embedding
+	Largest      Float  `json:"largest"`              // largest update of an element over the learning rate
+	LargestIn    string `json:"largest_in,omitempty"` // its parameter
+	ZeroV        Float  `json:"zero_v"`               // share of the elements with v = 0 and m ≠ 0, the largest over the parameters
+	ZeroVIn      string `json:"zero_v_in,omitempty"`  // its parameter, if ZeroV is above 0
 }
 
 // PreferenceStats describes pairs of answers, see train.Preference.
