@@ -142,7 +142,7 @@ type Optimizer struct {
 	ClipRMS     float64    `toml:"clip_rms" doc:"StableAdamW: larger RMS of g/√v lowers a tensor's lr; 0: off"`
 	DirectionLR bool       `toml:"direction_lr" doc:"Unified INT8: lower lr for gradients whose direction a cast changes"`
 	LossScale   float64    `toml:"loss_scale" doc:"of the first step, a power of two; recipes with FP16 activations only"`
-	Stats       bool       `toml:"stats" doc:"records RMS and largest element of each update, and v that underflowed"`
+	Stats       bool       `toml:"stats" doc:"records each update's RMS, largest element and underflowed v"`
 }
 
 // Precision overrides fields of the recipe. A field that is not given (empty or

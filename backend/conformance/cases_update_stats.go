@@ -81,7 +81,7 @@ func (s *suite) zeroV() {
 			b.p.Add(b.statsOf(op, 2))
 		}, "updatestats/zero_v/%s-%s-%s", f[0], f[1], f[2])
 	}
-	for _, f := range [][3]fp8.DType{all, {fp8.F16, fp8.E4M3IEEE, fp8.E5M2}, {fp8.BF16, fp8.F32, fp8.E4M3}} {
+	for _, f := range [][3]fp8.DType{all, stateFormats[3], {fp8.BF16, fp8.F32, fp8.E4M3}} {
 		for _, expanded := range []bool{false, true} {
 			s.add(func(b *fixture) {
 				op := b.newAdamW(f, 3, 2*600)
