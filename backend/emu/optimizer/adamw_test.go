@@ -266,6 +266,16 @@ func TestAdamWAllocatesNothing(t *testing.T) {
 	}
 }
 
+func TestStatsAllocateNothing(t *testing.T) {
+	p := pool.New(2)
+	defer p.Close()
+	rule := unlike(fp8.F16, fp8.E4M3, fp8.E5M2)
+	n := len(rule.Params)
+	run := Stats{Rule: *rule, MeanSquares: make([]float32, n), Largest: make([]float32, n), ZeroV: make([]float32, n), Parts: 1}.Bind(p)
+	run()
+	require.Zero(t, testing.AllocsPerRun(3, run))
+}
+
 // A moment of zeros keeps its scale_inv, or gets 1 if that is 0.
 func TestAdamWKeepsTheScaleOfZeros(t *testing.T) {
 	for old, want := range map[float32]float32{0.125: 0.125, 3: 3, 0: 1} {
