@@ -59,7 +59,6 @@ func describe(dir, figures string) error {
 		}
 	}
 	for _, condition := range conditions {
-		fmt.Printf("%s:\n\n", condition)
 		if err := r.table(condition); err != nil {
 			return err
 		}
@@ -130,7 +129,7 @@ func (r results) table(condition string) error {
 			finding.Span("%.3g", largest(list, "largest")), finding.Span("%.3f", largest(list, "zero_v")),
 		})
 	}
-	return finding.Table(os.Stdout, []string{"m, v, matrices", "validation loss", "against FP32, %", "diverged", "largest update / lr", "most v = 0 with m ≠ 0, share of a tensor"}, rows)
+	return finding.Table(os.Stdout, "Adam's moments, "+condition, []string{"m, v, matrices", "validation loss", "against FP32, %", "diverged", "largest update / lr", "most v = 0 with m ≠ 0, share of a tensor"}, rows)
 }
 
 // draw draws the training loss over the steps, medians of the seeds.

@@ -61,7 +61,7 @@ func describe(dir string) error {
 	}
 	var l finding.List
 	predict(&l, byName)
-	return errors.Join(finding.Table(os.Stdout, []string{
+	return errors.Join(finding.Table(os.Stdout, "An outlier in one batch of twenty", []string{
 		"runs", "with an alarm", "first at step", "largest amax / rms of the others", "largest kurtosis of a", "lowest SQNR of a, dB", "validation loss",
 	}, rows), l.Write(os.Stdout))
 }

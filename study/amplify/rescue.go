@@ -29,7 +29,7 @@ func (r results) rescueTable() error {
 			rows = append(rows, row)
 		}
 	}
-	return finding.Table(os.Stdout, []string{"κ", "recipe", "step 5", "60", "65", "80", "120"}, rows)
+	return finding.Table(os.Stdout, "Rescue: validation loss, in % above that of bf16 at the same step", []string{"κ", "recipe", "step 5", "60", "65", "80", "120"}, rows)
 }
 
 // rescuePredictions compares the runs with what was written here before the first of them, from

@@ -25,7 +25,7 @@ func (r results) lossTable() error {
 		}
 		rows = append(rows, row)
 	}
-	return finding.Table(os.Stdout, head, rows)
+	return finding.Table(os.Stdout, "Validation loss, in % above that of bf16 at κ = 1", head, rows)
 }
 
 // signalTable prints what telemetry said of the first layer, under fp8-current.
@@ -47,8 +47,8 @@ func (r results) signalTable() error {
 			finding.Span("%.2f", r.cast(c, "flushed")), fmt.Sprintf("%d of %d", r.alarms(c), len(r[c])),
 		})
 	}
-	return finding.Table(os.Stdout, []string{
-		"κ", "loss, %", "amax / median", "amax / rms of the others", "\\|cos\\|", "amax / rms of a", "kurtosis of a", "SQNR of a, dB", "flushed", "alarm",
+	return finding.Table(os.Stdout, "Telemetry of the first layer under fp8-current", []string{
+		"κ", "loss, %", "amax / median", "amax / rms of the others", "|cos|", "amax / rms of a", "kurtosis of a", "SQNR of a, dB", "flushed", "alarm",
 	}, rows)
 }
 

@@ -43,7 +43,7 @@ func describeLong(dir, figures string) error {
 	layers := list[0].Channels.Names()
 	head := []string{"tokens"}
 	for _, layer := range layers {
-		head = append(head, layer+": mean \\|cos\\|", "share above 0.5", "amax", "amax / rms of the others")
+		head = append(head, layer+": mean |cos|", "share above 0.5", "amax", "amax / rms of the others")
 	}
 	var rows [][]string
 	for _, tokens := range []float64{1e6, 2.5e6, 5e6, 10e6, 20e6, 50e6, 100e6} {
@@ -56,7 +56,7 @@ func describeLong(dir, figures string) error {
 		}
 		rows = append(rows, row)
 	}
-	return errors.Join(finding.Table(os.Stdout, head, rows), longPredictions(list).Write(os.Stdout), drawLong(list, figures))
+	return errors.Join(finding.Table(os.Stdout, "Runs of 100M tokens", head, rows), longPredictions(list).Write(os.Stdout), drawLong(list, figures))
 }
 
 func allAround(list []*runs.Run, layer, field string, tokens float64) (values []float64) {
@@ -96,7 +96,7 @@ func longPredictions(list []*runs.Run) *finding.List {
 		return true
 	}
 	early, late := allAround(list, layerZero, "cosine_mean", 5e6), allAround(list, layerZero, "cosine_mean", 100e6)
-	l.Check("No late growth of alignment: for every seed, mean \\|cos\\| of the first layer at 100M tokens is at most that at 5M plus 0.02",
+	l.Check("No late growth of alignment: for every seed, mean |cos| of the first layer at 100M tokens is at most that at 5M plus 0.02",
 		finding.Span("%.3f", early)+" at 5M, "+finding.Span("%.3f", late)+" at 100M", every(late, func(i int) bool { return late[i] <= early[i]+0.02 }))
 	before, after := allAround(list, layerZero, "amax", 10e6), allAround(list, layerZero, "amax", 100e6)
 	l.Check("No late growth of activations: for every seed, amax of the first layer at 100M tokens is at most twice that at 10M",

@@ -16,9 +16,9 @@ func (b settings) predictions() *finding.List {
 	span := func(name string) string { return finding.Span("%.2f", cos(name)) }
 
 	base := cos("decay 0.1")
-	l.Check("Base: mean \\|cos\\| of the first layer is 0.30–0.38 for every seed (random rows: 0.10)", span("decay 0.1"), finding.All(base, 0.30, 0.38))
+	l.Check("Base: mean |cos| of the first layer is 0.30–0.38 for every seed (random rows: 0.10)", span("decay 0.1"), finding.All(base, 0.30, 0.38))
 	one := cos("decay 1")
-	l.Check("Decay 1: mean \\|cos\\| is 0.50–0.62 for every seed", span("decay 1"), finding.All(one, 0.50, 0.62))
+	l.Check("Decay 1: mean |cos| is 0.50–0.62 for every seed", span("decay 1"), finding.All(one, 0.50, 0.62))
 	ordered := true
 	for i := range base {
 		ordered = ordered && cos("decay 0")[i] < base[i] && base[i] < cos("decay 0.3")[i] && cos("decay 0.3")[i] < one[i]
@@ -27,7 +27,7 @@ func (b settings) predictions() *finding.List {
 		span("decay 0")+", "+span("decay 0.1")+", "+span("decay 0.3")+", "+span("decay 1"), ordered)
 	l.Check("Decay 5 aligns less than decay 1 (medians)", span("decay 5"), stats.Median(cos("decay 5")) < stats.Median(one))
 	l.Check("Coupled L2 of 1e-3 aligns more than decay 0.1: at least 0.42 for every seed", span("l2 1e-3"), finding.All(cos("l2 1e-3"), 0.42, 1))
-	l.Check("Coupled L2 of 1e-2 kills most channels: mean \\|cos\\| at most 0.25 for every seed", span("l2 1e-2"), finding.All(cos("l2 1e-2"), 0, 0.25))
+	l.Check("Coupled L2 of 1e-2 kills most channels: mean |cos| at most 0.25 for every seed", span("l2 1e-2"), finding.All(cos("l2 1e-2"), 0, 0.25))
 	fast := slices.Concat(cos("lr 1e-2, decay 0"), cos("lr 1e-2, decay 0.1"), cos("lr 1e-2, decay 0.3"))
 	l.Check("A learning rate of 1e-2 without clipping: 0.48–0.68 for every seed and decay", finding.Span("%.2f", fast), finding.All(fast, 0.48, 0.68))
 	rho := b["decay 1"].first(layer.correlation)
@@ -49,14 +49,14 @@ func (b settings) predictions() *finding.List {
 		strong = append(strong, known(b[name].first(func(l layer) float64 { return l.byteShare(0.8, 2) }))...)
 		weak = append(weak, known(b[name].first(func(l layer) float64 { return l.byteShare(0, 0.3) }))...)
 	}
-	l.Check("Aligned channels detect one token: with \\|cos\\| above 0.8, one byte has at least 0.65 of the energy (median), below 0.3 at most 0.60, in every run that has such channels",
+	l.Check("Aligned channels detect one token: with |cos| above 0.8, one byte has at least 0.65 of the energy (median), below 0.3 at most 0.60, in every run that has such channels",
 		finding.Span("%.2f", strong)+"; "+finding.Span("%.2f", weak), finding.All(strong, 0.65, 1) && finding.All(weak, 0, 0.60))
 
 	for _, x := range []struct{ name, text string }{
 		{"repeated text", "64 kB of text, read 20 times"}, {"rare byte", "a rare byte with a sure consequence"},
 		{"ffn 16", "16 channels"}, {"dim 32, ffn 512", "512 channels of width 32"},
 	} {
-		l.Check("No gain from "+x.text+": median of mean \\|cos\\| at most 0.36", span(x.name), stats.Median(cos(x.name)) <= 0.36)
+		l.Check("No gain from "+x.text+": median of mean |cos| at most 0.36", span(x.name), stats.Median(cos(x.name)) <= 0.36)
 	}
 
 	// Without an earlier run.

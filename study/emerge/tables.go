@@ -92,7 +92,7 @@ func alignmentTable(list []*setting) error {
 			finding.Span("%.3f", s.losses()),
 		})
 	}
-	return finding.Table(os.Stdout, []string{"setting", "mean \\|cos\\|", "share above 0.5", "rank correlation with amax", "mean \\|cos\\|, last layer", "validation loss"}, rows)
+	return finding.Table(os.Stdout, "Alignment of the first layer after 2,500 steps", []string{"setting", "mean |cos|", "share above 0.5", "rank correlation with amax", "mean |cos|, last layer", "validation loss"}, rows)
 }
 
 // outlierTable prints how large the channels of the first layer are.
@@ -108,9 +108,9 @@ func outlierTable(list []*setting) error {
 			fmt.Sprint(s.alarms()),
 		})
 	}
-	return finding.Table(os.Stdout, []string{
+	return finding.Table(os.Stdout, "Size of the channels of the first layer", []string{
 		"setting", "amax", "amax / median", "amax / rms of the others", "kurtosis of a", "of the residual stream",
-		"energy of one byte, \\|cos\\| above 0.8, below 0.3", "runs with an alarm",
+		"energy of one byte, |cos| above 0.8, below 0.3", "runs with an alarm",
 	}, rows)
 }
 
@@ -149,5 +149,5 @@ func shapeTable(byName settings) error {
 			finding.Span("%.3g", s.first(layer.amax)), finding.Span("%.3f", s.losses()),
 		})
 	}
-	return finding.Table(os.Stdout, []string{"layers × width", "random rows", "first layer", "last layer", "most of any layer", "amax, first layer", "validation loss"}, rows)
+	return finding.Table(os.Stdout, "Depth against width at equal parameters: mean |cos| less that of random rows", []string{"layers × width", "random rows", "first layer", "last layer", "most of any layer", "amax, first layer", "validation loss"}, rows)
 }

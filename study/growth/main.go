@@ -49,13 +49,11 @@ func study() error {
 	if err := casts(&predictions); err != nil {
 		return err
 	}
-	fmt.Print("### Predictions\n\n")
 	return predictions.Write(os.Stdout)
 }
 
 // growth prints local exponents of every activation, and f/c².
 func growth(l *finding.List) error {
-	fmt.Print("### Growth along c·x: local exponent d ln|f| / d ln c, and f/c²\n\n")
 	at := []float64{1, 4, 16}
 	var table [][]string
 	for _, a := range activations {
@@ -78,7 +76,7 @@ func growth(l *finding.List) error {
 		}
 	}
 	head := []string{"activation", "rows of w1, w2", "exponent at c = 1", "4", "16", "f/c² at c = 1", "4", "16"}
-	if err := finding.Table(os.Stdout, head, table); err != nil {
+	if err := finding.Table(os.Stdout, "Growth along c·x: local exponent d ln|f| / d ln c, and f/c²", head, table); err != nil {
 		return err
 	}
 	predictGrowth(l)
@@ -171,7 +169,6 @@ func measure() *measurement {
 
 // casts measures the cast of a to E4M3 for outliers of c·silu(c).
 func casts(l *finding.List) error {
-	fmt.Printf("### E4M3 of a, and of w3, when one token excites one aligned channel by c: relative errors, largest of %d seeds\n\n", *seeds)
 	m := measure()
 	head := []string{"c", "outlier of a"}
 	for _, v := range variants {
@@ -187,11 +184,11 @@ func casts(l *finding.List) error {
 		}
 		table = append(table, append(row, fmt.Sprintf("%.3f", errors[2].weight), fmt.Sprint(m.same[i])))
 	}
-	if err := finding.Table(os.Stdout, head, table); err != nil {
+	if err := finding.Table(os.Stdout, fmt.Sprintf("E4M3 of a, and of w3, when one token excites one aligned channel by c: relative errors, largest of %d seeds", *seeds), head, table); err != nil {
 		return err
 	}
 	predictCasts(l, m)
-	var charts []*chart.Chart
+	var charts []chart.Picture
 	for _, part := range []struct {
 		title string
 		of    func(castErrors) float64

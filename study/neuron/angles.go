@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"os"
 	"slices"
 
 	"octet/internal/chart"
@@ -21,7 +22,7 @@ type sweep struct {
 // teachers of size 20.
 func angles(l *finding.List) error {
 	var bilinearError, alignedCos, below, weak []float64
-	var charts []*chart.Chart
+	var charts []chart.Picture
 	for _, unit := range []struct {
 		name string
 		list []sweep
@@ -68,11 +69,11 @@ func angles(l *finding.List) error {
 		}
 		charts = append(charts, picture)
 	}
-	check(l, "bilinear: every seed's cosine is within 0.09 of the closed form", "largest distance "+fmt.Sprintf("%.3f", slices.Max(bilinearError)), finding.All(bilinearError, 0, 0.09))
-	check(l, "SwiGLU, at and above the threshold: every seed's |cos| is above 0.99", finding.Span("%.4f", alignedCos), finding.All(alignedCos, 0.99, 1.0001))
-	check(l, "SwiGLU, below the threshold: no seed's cosine is more than 0.09 below the closed form (it may jump to 1 before the threshold)",
+	l.Check("bilinear: every seed's cosine is within 0.09 of the closed form", "largest distance "+fmt.Sprintf("%.3f", slices.Max(bilinearError)), finding.All(bilinearError, 0, 0.09))
+	l.Check("SwiGLU, at and above the threshold: every seed's |cos| is above 0.99", finding.Span("%.4f", alignedCos), finding.All(alignedCos, 0.99, 1.0001))
+	l.Check("SwiGLU, below the threshold: no seed's cosine is more than 0.09 below the closed form (it may jump to 1 before the threshold)",
 		"distance "+finding.Span("%+.3f", below), finding.All(below, -0.09, 2))
-	check(l, "SwiGLU, θ = 60°, μ = 1: every seed's cosine is between 0.5 and 0.95", finding.Span("%.3f", weak), finding.All(weak, 0.5, 0.95))
+	l.Check("SwiGLU, θ = 60°, μ = 1: every seed's cosine is between 0.5 and 0.95", finding.Span("%.3f", weak), finding.All(weak, 0.5, 0.95))
 	return finding.Draw(*out, "neuron-angle", charts...)
 }
 
@@ -112,14 +113,12 @@ func (s sweep) measure(gated bool, picture *chart.Chart, look int, idle *chart.L
 		form.X, form.Y = append(form.X, x), append(form.Y, closedForm(s.angle, x*top, gated))
 	}
 	picture.Lines = append(picture.Lines, form, dots)
-	heading(fmt.Sprintf("%s, θ = %g°, s = 20: cosine between w1 and w2, threshold μ = %.3g", s.name, s.angle, top))
-	return cosines, table(head, rows)
+	return cosines, finding.Table(os.Stdout, fmt.Sprintf("%s, θ = %g°, s = 20: cosine between w1 and w2, threshold μ = %.3g", s.name, s.angle, top), head, rows)
 }
 
 // points measures the theorem's equations at the end of training, below and above the
 // threshold, for teachers of size 20 whose rows have an angle of 60°.
 func points(l *finding.List) error {
-	heading("Stationary points, θ = 60°, s = 20: the equations of the theorem and the eigenvalues of A")
 	units := []struct {
 		name string
 		run
@@ -144,24 +143,24 @@ func points(l *finding.List) error {
 			finding.Span("%.1g", f.w1), finding.Span("%.1g", f.w2), finding.Span("%.3f", f.plus), finding.Span("%.3f", f.minus), finding.Span("%.3f", f.lowest), fmt.Sprint(failed(results[i])),
 		})
 	}
-	if err := table([]string{
+	if err := finding.Table(os.Stdout, "Stationary points, θ = 60°, s = 20: the equations of the theorem and the eigenvalues of A", []string{
 		"unit", "μ", "cos(w1, w2)", "|w1 − A·w2| / |w1|", "|w2 − A·w1| / |w2|", "eigenvalue nearest +1", "nearest −1", "lowest", "explain < 10 % of y²",
 	}, rows); err != nil {
 		return err
 	}
 	both := slices.Concat(figures[0].w1, figures[0].w2, figures[1].w1, figures[1].w2)
-	check(l, "bilinear: both equations hold within 1e-3 for every seed", "largest error "+fmt.Sprintf("%.1g", slices.Max(both)), finding.All(both, 0, 1e-3))
-	check(l, "bilinear, below the threshold: A has eigenvalues within 0.01 of +1 and of −1, since A(w1 ± w2) = ±(w1 ± w2)",
+	l.Check("bilinear: both equations hold within 1e-3 for every seed", "largest error "+fmt.Sprintf("%.1g", slices.Max(both)), finding.All(both, 0, 1e-3))
+	l.Check("bilinear, below the threshold: A has eigenvalues within 0.01 of +1 and of −1, since A(w1 ± w2) = ±(w1 ± w2)",
 		finding.Span("%.4f", figures[0].plus)+", "+finding.Span("%.4f", figures[0].minus),
 		finding.All(figures[0].plus, 0.99, 1.01) && finding.All(figures[0].minus, -1.01, -0.99))
-	check(l, "bilinear, μ = 16: the eigenvalue nearest −1 is within 0.15 of ⅓ − 4s(1 − cos θ)/(3μ) = −0.5",
+	l.Check("bilinear, μ = 16: the eigenvalue nearest −1 is within 0.15 of ⅓ − 4s(1 − cos θ)/(3μ) = −0.5",
 		finding.Span("%.3f", figures[1].minus), finding.All(figures[1].minus, -0.65, -0.35))
 	first := slices.Concat(figures[2].w1, figures[3].w1)
-	check(l, "SwiGLU: w1 = A·w2 within 1e-5 for every seed", "largest error "+fmt.Sprintf("%.1g", slices.Max(first)), finding.All(first, 0, 1e-5))
-	check(l, "SwiGLU, below the threshold: A has an eigenvalue within 0.1 of +1 and one within 0.2 of −1, for every seed",
+	l.Check("SwiGLU: w1 = A·w2 within 1e-5 for every seed", "largest error "+fmt.Sprintf("%.1g", slices.Max(first)), finding.All(first, 0, 1e-5))
+	l.Check("SwiGLU, below the threshold: A has an eigenvalue within 0.1 of +1 and one within 0.2 of −1, for every seed",
 		finding.Span("%.3f", figures[2].plus)+", "+finding.Span("%.3f", figures[2].minus),
 		finding.All(figures[2].plus, 0.9, 1.1) && finding.All(figures[2].minus, -1.2, -0.8))
-	check(l, "SwiGLU, above the threshold: no eigenvalue of A is below −0.5, for every seed",
+	l.Check("SwiGLU, above the threshold: no eigenvalue of A is below −0.5, for every seed",
 		finding.Span("%.3f", figures[3].lowest), finding.All(figures[3].lowest, -0.5, 10))
 	return nil
 }

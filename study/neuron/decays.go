@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"os"
 	"slices"
 
 	"octet/internal/chart"
@@ -29,7 +30,6 @@ func (k kind) effective(o *outcome) float64 {
 
 // decays compares AdamW with L2 for a SwiGLU neuron and a teacher whose rows have an angle of 60°.
 func decays(l *finding.List) error {
-	heading("AdamW and L2, SwiGLU, θ = 60°, s = 20")
 	mu, decay := []float64{0.1, 0.3, 1, 2, 3, 4, 5, 8}, []float64{0.03, 0.1, 0.3, 1, 3}
 	kinds := []kind{
 		{"L2, all samples", false, 0, mu},
@@ -74,27 +74,27 @@ func decays(l *finding.List) error {
 		picture.Lines = append(picture.Lines, dots)
 	}
 	picture.Lines = append(picture.Lines, idle)
-	if err := table([]string{"decay", "strength", "effective μ, median (range)", "cos, median (range)", "closed form at the median", "explain < 10 % of y²"}, rows); err != nil {
+	if err := finding.Table(os.Stdout, "AdamW and L2, SwiGLU, θ = 60°, s = 20", []string{"decay", "strength", "effective μ, median (range)", "cos, median (range)", "closed form at the median", "explain < 10 % of y²"}, rows); err != nil {
 		return err
 	}
 	full, batches := kinds[2], kinds[3]
 	a, b := slices.Index(full.strengths, 0.3), slices.Index(batches.strengths, 0.3)
-	check(l, "AdamW 0.3, all samples: effective μ below 0.5 and |cos| below 0.95 for every seed",
+	l.Check("AdamW 0.3, all samples: effective μ below 0.5 and |cos| below 0.95 for every seed",
 		finding.Span("%.2f", effective[2][a])+", "+finding.Span("%.3f", abs(cosines[2][a])),
 		finding.All(effective[2][a], 0, 0.5) && finding.All(abs(cosines[2][a]), 0, 0.95))
-	check(l, "AdamW 0.3, batches of 32: effective μ between 0.5 and 2 for every seed", finding.Span("%.2f", effective[3][b]), finding.All(effective[3][b], 0.5, 2))
+	l.Check("AdamW 0.3, batches of 32: effective μ between 0.5 and 2 for every seed", finding.Span("%.2f", effective[3][b]), finding.All(effective[3][b], 0.5, 2))
 	var ratios []float64
 	for seed, e := range effective[3][b] {
 		ratios = append(ratios, e/effective[2][a][seed])
 	}
-	check(l, "AdamW 0.3: effective μ is 3 times as large or more with batches of 32, for every seed", finding.Span("%.1f", ratios), finding.All(ratios, 3, math.Inf(1)))
+	l.Check("AdamW 0.3: effective μ is 3 times as large or more with batches of 32, for every seed", finding.Span("%.1f", ratios), finding.All(ratios, 3, math.Inf(1)))
 	var distances []float64
 	for _, strength := range []float64{0.1, 0.3} {
 		j := slices.Index(batches.strengths, strength)
 		want := interpolate(mu, medians(cosines[1]), stats.Median(effective[3][j]))
 		distances = append(distances, stats.Median(cosines[3][j])-want)
 	}
-	check(l, "AdamW 0.1 and 0.3, batches of 32: the median cosine is within 0.15 of that of L2 at the same effective μ (interpolated)",
+	l.Check("AdamW 0.1 and 0.3, batches of 32: the median cosine is within 0.15 of that of L2 at the same effective μ (interpolated)",
 		fmt.Sprintf("%+.3f", distances), finding.All(distances, -0.15, 0.15))
 	return finding.Draw(*out, "neuron-decay", picture)
 }

@@ -14,7 +14,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -47,27 +46,8 @@ func study() error {
 			return err
 		}
 	}
-	heading("Predictions")
 	return predictions.Write(os.Stdout)
 }
-
-// cell writes text for a cell of a Markdown table, which a bar would end.
-func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
-
-func check(l *finding.List, prediction, measured string, held bool) {
-	l.Check(cell(prediction), cell(measured), held)
-}
-
-// table prints a table, whose head may contain bars.
-func table(head []string, rows [][]string) error {
-	escaped := make([]string, len(head))
-	for i, text := range head {
-		escaped[i] = cell(text)
-	}
-	return finding.Table(os.Stdout, escaped, rows)
-}
-
-func heading(text string) { fmt.Printf("### %s\n\n", text) }
 
 // run is a unit that learns a target.
 type run struct {

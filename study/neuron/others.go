@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"os"
 
 	"octet/internal/stats"
 	"octet/study/internal/finding"
@@ -16,7 +17,6 @@ var columns = []struct {
 
 // targets measures which targets align a SwiGLU neuron, and what decays do to the norms.
 func targets(l *finding.List) error {
-	heading("Other targets: |cos| of w1 and w2, median (range)")
 	list := []struct {
 		target
 		neurons int
@@ -48,7 +48,7 @@ func targets(l *finding.List) error {
 		}
 		rows = append(rows, row)
 	}
-	if err := table(head, rows); err != nil {
+	if err := finding.Table(os.Stdout, "Other targets: |cos| of w1 and w2, median (range)", head, rows); err != nil {
 		return err
 	}
 	four := results[len(columns) : 2*len(columns)]
@@ -69,12 +69,12 @@ func predictTargets(l *finding.List, cosines map[string][]float64, four [][]*out
 			count++
 		}
 	}
-	check(l, power.name+", one neuron, no decay: |cos| is above 0.99 for at least 3 of 5 seeds", fmt.Sprintf("%d of %d", count, len(alone)), 5*count >= 3*len(alone))
+	l.Check(power.name+", one neuron, no decay: |cos| is above 0.99 for at least 3 of 5 seeds", fmt.Sprintf("%d of %d", count, len(alone)), 5*count >= 3*len(alone))
 	none, weak, strong := of(power, 4, "none"), of(power, 4, "L2 0.1"), of(power, 4, "L2 0.5")
-	check(l, power.name+", four neurons, no decay: the top neuron's |cos| is below 0.98 for every seed", span(none), finding.All(none, 0, 0.98))
-	check(l, "the same under L2 0.1 and 0.5: above 0.99 for every seed", span(weak)+", "+span(strong), finding.All(weak, 0.99, 1.0001) && finding.All(strong, 0.99, 1.0001))
+	l.Check(power.name+", four neurons, no decay: the top neuron's |cos| is below 0.98 for every seed", span(none), finding.All(none, 0, 0.98))
+	l.Check("the same under L2 0.1 and 0.5: above 0.99 for every seed", span(weak)+", "+span(strong), finding.All(weak, 0.99, 1.0001) && finding.All(strong, 0.99, 1.0001))
 	slow, fast := of(power, 4, "AdamW 0.1"), of(power, 4, "AdamW 1")
-	check(l, "the same under AdamW 0.1: above 0.9; under AdamW 1: above 0.99", span(slow)+", "+span(fast), finding.All(slow, 0.9, 1.0001) && finding.All(fast, 0.99, 1.0001))
+	l.Check("the same under AdamW 0.1: above 0.9; under AdamW 1: above 0.99", span(slow)+", "+span(fast), finding.All(slow, 0.9, 1.0001) && finding.All(fast, 0.99, 1.0001))
 	positive, all := 0, 0
 	for _, list := range four[1:3] { // L2
 		for _, o := range list {
@@ -84,7 +84,7 @@ func predictTargets(l *finding.List, cosines map[string][]float64, four [][]*out
 			}
 		}
 	}
-	check(l, "the same under L2: the cosine is positive for some seeds and negative for others", fmt.Sprintf("%d of %d runs positive", positive, all), positive > 0 && positive < all)
+	l.Check("the same under L2: the cosine is positive for some seeds and negative for others", fmt.Sprintf("%d of %d runs positive", positive, all), positive > 0 && positive < all)
 	held := true
 	var medians []float64
 	for _, t := range []target{noise, wave} {
@@ -94,13 +94,12 @@ func predictTargets(l *finding.List, cosines map[string][]float64, four [][]*out
 			held = held && m < 0.6
 		}
 	}
-	check(l, "20·noise and 20·sin 2p, one neuron, L2 0.1 and 0.5: each median |cos| is below 0.6", fmt.Sprintf("%.3f", medians), held)
+	l.Check("20·noise and 20·sin 2p, one neuron, L2 0.1 and 0.5: each median |cos| is below 0.6", fmt.Sprintf("%.3f", medians), held)
 }
 
 // norms prints the norms and the largest activation of one neuron, trained by a teacher, and of
 // the top one of four.
 func norms(l *finding.List, four [][]*outcome) error {
-	heading("Norms and the largest activation")
 	one := []struct {
 		name      string
 		l2, decay float64
@@ -141,20 +140,20 @@ func norms(l *finding.List, four [][]*outcome) error {
 		_, amax := add("top of four, "+power.name, columns[i].name, list)
 		top["four "+columns[i].name] = stats.Median(amax)
 	}
-	if err := table([]string{
+	if err := finding.Table(os.Stdout, "Norms and the largest activation", []string{
 		"neuron", "decay", "|w1|", "|w2|", "|w1| / |w2|", "largest |a|, median (range)", "|cos|", "explain < 10 % of y²",
 	}, rows); err != nil {
 		return err
 	}
-	check(l, "one neuron under L2 0.5, 2 and 8: |w1|/|w2| is within 5 % of 1 for every seed", finding.Span("%.3f", coupled), finding.All(coupled, 0.95, 1.05))
+	l.Check("one neuron under L2 0.5, 2 and 8: |w1|/|w2| is within 5 % of 1 for every seed", finding.Span("%.3f", coupled), finding.All(coupled, 0.95, 1.05))
 	far := 0
 	for _, v := range decoupled {
 		if math.Abs(v-1) > 0.05 {
 			far++
 		}
 	}
-	check(l, "one neuron under AdamW 0.3 and 1, all samples: |w1|/|w2| is further than 5 % from 1 in at least half of the runs", fmt.Sprintf("%d of %d", far, len(decoupled)), 2*far >= len(decoupled))
+	l.Check("one neuron under AdamW 0.3 and 1, all samples: |w1|/|w2| is further than 5 % from 1 in at least half of the runs", fmt.Sprintf("%d of %d", far, len(decoupled)), 2*far >= len(decoupled))
 	a, b := top["one L2 8"]/top["one none"], top["four L2 0.5"]/top["four none"]
-	check(l, "L2 shrinks the median of the largest activations to 0.75 or less (one neuron, μ = 8; top of four, μ = 0.5)", fmt.Sprintf("%.2f, %.2f", a, b), a <= 0.75 && b <= 0.75)
+	l.Check("L2 shrinks the median of the largest activations to 0.75 or less (one neuron, μ = 8; top of four, μ = 0.5)", fmt.Sprintf("%.2f, %.2f", a, b), a <= 0.75 && b <= 0.75)
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"slices"
 
 	"octet/internal/stats"
@@ -26,7 +27,6 @@ func equationsOf(list []*outcome) (e equations) {
 // scales measures the theorem's condition, that the derivative of the sigmoid is 0, against the
 // size s of the teacher, with μ = 0.1·s, which is above the threshold.
 func scales(l *finding.List) error {
-	heading("The condition σ′ → 0, θ = 30°, μ = 0.1·s")
 	sizes := []float64{5, 20, 80, 320}
 	var runs []run
 	for _, s := range sizes {
@@ -45,17 +45,17 @@ func scales(l *finding.List) error {
 			quotients = append(quotients, e.rayleigh...)
 		}
 	}
-	if err := table([]string{
+	if err := finding.Table(os.Stdout, "The condition σ′ → 0, θ = 30°, μ = 0.1·s", []string{
 		"s", "|cos|", "mean σ′, median (range)", "|w1 − A·w2| / |w1|", "|w2 − A·w1| / |w2|, median (range)", "|A·w1|² / |w1|²",
 	}, rows); err != nil {
 		return err
 	}
 	falling := slices.IsSortedFunc(medians, func(a, b float64) int { return cmp.Compare(b, a) })
-	check(l, "median |w2 − A·w1|/|w2| falls with each s, by ten times or more from 5 to 320",
+	l.Check("median |w2 − A·w1|/|w2| falls with each s, by ten times or more from 5 to 320",
 		fmt.Sprintf("%.4f", medians), falling && medians[0] >= 10*medians[len(medians)-1])
-	check(l, "median of the mean σ′: above 0.1 at s = 5, below 0.03 at s = 320",
+	l.Check("median of the mean σ′: above 0.1 at s = 5, below 0.03 at s = 320",
 		fmt.Sprintf("%.3f, %.3f", prime[0], prime[len(prime)-1]), prime[0] > 0.1 && prime[len(prime)-1] < 0.03)
-	check(l, "s = 80 and 320: the Rayleigh quotient of A² at w1 is within 0.002 of 1 for every seed",
+	l.Check("s = 80 and 320: the Rayleigh quotient of A² at w1 is within 0.002 of 1 for every seed",
 		finding.Span("%.4f", quotients), finding.All(quotients, 0.998, 1.002))
 	return nil
 }

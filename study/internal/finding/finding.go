@@ -30,15 +30,21 @@ func (l *List) Check(prediction, measured string, held bool) {
 
 // Write writes the predictions as a table.
 func (l *List) Write(w io.Writer) error {
-	return Table(w, []string{"prediction", "measured", "outcome"}, l.rows)
+	return Table(w, "Predictions", []string{"prediction", "measured", "outcome"}, l.rows)
 }
 
-// Table writes a Markdown table, followed by an empty line.
-func Table(w io.Writer, head []string, rows [][]string) error {
+// Table writes a heading and a table in Markdown, followed by an empty line. Cells may contain bars.
+func Table(w io.Writer, title string, head []string, rows [][]string) error {
 	var b strings.Builder
-	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
+	fmt.Fprintf(&b, "### %s\n\n", title)
+	line := func(cells []string) {
+		for _, c := range cells {
+			fmt.Fprintf(&b, "| %s ", strings.ReplaceAll(c, "|", "\\|"))
+		}
+		b.WriteString("|\n")
+	}
 	line(head)
-	line(slices.Repeat([]string{"---"}, len(head)))
+	b.WriteString(strings.Repeat("|---", len(head)) + "|\n")
 	for _, r := range rows {
 		line(r)
 	}

@@ -33,9 +33,9 @@ func TestAll(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	var l List
 	l.Check("below 1", "0.5", true)
-	l.Check("below 1", "2", false)
+	l.Check("|x| below 1", "2", false)
 	var b strings.Builder
 	require.NoError(t, l.Write(&b))
-	require.Equal(t, "| prediction | measured | outcome |\n| --- | --- | --- |\n"+
-		"| below 1 | 0.5 | held |\n| below 1 | 2 | **refuted** |\n\n", b.String())
+	require.Equal(t, "### Predictions\n\n| prediction | measured | outcome |\n|---|---|---|\n"+
+		"| below 1 | 0.5 | held |\n| \\|x\\| below 1 | 2 | **refuted** |\n\n", b.String())
 }
