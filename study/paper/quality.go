@@ -153,7 +153,7 @@ func outcomes(w io.Writer, recipes []string, all []map[string]result) error {
 		l.Check(fmt.Sprintf("%s: the control `%s` is outside these bounds", m.name, control), fmt.Sprintf("%+.2f ± %.2f %s", d.Mean, d.StdErr, unit), !m.within(d))
 	}
 	continuation, words := all[1]["bf16"].values, all[2]["bf16"].values
-	l.Check("`bf16` chooses the right one of four continuations for at least 40 %, with every seed", finding.Span("%.1f %%", continuation), finding.All(continuation, 40, 100))
-	l.Check("`bf16` predicts at least 2 % of the last words, with every seed", finding.Span("%.1f %%", words), finding.All(words, 2, 100))
+	l.Check("`bf16` chooses the right one of four continuations for at least 40 %, with every seed", finding.Span("%.1f", continuation)+" %", finding.All(continuation, 40, 100))
+	l.Check("`bf16` predicts at least 2 % of the last words, with every seed", finding.Span("%.1f", words)+" %", finding.All(words, 2, 100))
 	return l.Write(w)
 }
