@@ -44,7 +44,7 @@ func memory(w io.Writer, plans map[string]plan) error {
 		row = append(row, fmt.Sprintf("%+.1f %%", 100*(float64(plans[v.name].total())/float64(base)-1)))
 	}
 	rows = append(rows, append(row, "–", fmt.Sprintf("%+.1f %%", 100*(paperFP8/paperBF16-1))))
-	if err := finding.Table(w, append(head, "paper, BF16", "paper, FP8 optimizer"), rows); err != nil {
+	if err := finding.Table(w, "Memory of a device, Llama2-7B on eight Gaudi 2, GB", append(head, "paper, BF16", "paper, FP8 optimizer"), rows); err != nil {
 		return err
 	}
 

@@ -74,7 +74,7 @@ func quality(ctx context.Context, w io.Writer, dir, tasks string, threads int) e
 			rows = append(rows, m.row(recipe, r))
 		}
 	}
-	if err := finding.Table(w, []string{"measure", "recipe", "mean", "range", "against `bf16`", "p"}, rows); err != nil {
+	if err := finding.Table(w, "Loss and tasks of small models", []string{"measure", "recipe", "mean", "range", "against `bf16`", "p"}, rows); err != nil {
 		return err
 	}
 	return outcomes(w, recipes, all)

@@ -108,7 +108,7 @@ func throughput(w io.Writer, plans map[string]plan) error {
 	w3, smooth, plain := predicted["fp8-w3-bf16"], predicted["fp8-paper"], predicted["fp8-delayed"]
 	l.Check("the published order: w3 in BF16, Smooth-SwiGLU, plain FP8", fmt.Sprintf("%.2f, %.2f, %.2f", w3, smooth, plain), w3 < smooth && smooth < plain)
 	head := []string{"row", "recipe", "BF16 GEMMs, TFLOP", "FP8", "GEMMs, ms", "casts, ms", "remainder, ms", "predicted, samples/s", "with Octet's fused casts", "without a remainder", "published", "source"}
-	if err := finding.Table(w, head, rows); err != nil {
+	if err := finding.Table(w, "Throughput on eight Gaudi 2, predicted from the BF16 row", head, rows); err != nil {
 		return err
 	}
 	if err := l.Write(w); err != nil {
