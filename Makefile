@@ -57,26 +57,24 @@ systems: build ## compare the systems of the field: 350 runs, resumable (sweeps/
 	go run ./study/aligned -write planted
 	./octet sweep study/sweeps/systems.toml -o sweeps/systems --markdown
 
-# Each program prints its tables to sweeps/evidence and draws into docs/evidence. A sweep that is
-# done trains nothing.
-SWEEPS   = emerge long adam sporadic paper
-EVIDENCE = sweeps/evidence
-figures: build ## repeat docs/evidence.md, its tables and pictures: one to two hours on two cores, resumable
-	mkdir -p $(EVIDENCE)
-	go run ./study/neuron >$(EVIDENCE)/neuron.md
-	go run ./study/growth >$(EVIDENCE)/growth.md
+# A sweep that is done trains nothing, so the same command resumes. The tables go into
+# docs/evidence/tables.md, each below the command that prints it; pictures beside them.
+TABLES = sweeps/tables.md
+figures: build ## repeat docs/evidence.md, its tables and pictures: an hour or two on two cores, resumable
+	mkdir -p sweeps
 	go run ./study/emerge -texts sweeps/texts
 	go run ./study/aligned -write planted
 	go run ./study/tasks -o sweeps/tasks
-	for name in $(SWEEPS); do ./octet sweep study/sweeps/$$name.toml -o sweeps/$$name || exit; done
-	go run ./study/emerge -runs sweeps/emerge >$(EVIDENCE)/emerge.md
-	go run ./study/emerge -long sweeps/long >$(EVIDENCE)/long.md
-	go run ./study/adam -runs sweeps/adam >$(EVIDENCE)/adam.md
-	go run ./study/alarm -runs sweeps/sporadic >$(EVIDENCE)/alarm.md
+	for name in emerge long adam sporadic paper paper-seeds; do ./octet sweep study/sweeps/$$name.toml -o sweeps/$$name || exit; done
 	go run ./study/amplify -models sweeps/emerge -write sweeps/amplified
 	for name in size rescue; do ./octet sweep sweeps/amplified/$$name.toml -o sweeps/amplified/$$name || exit; done
-	go run ./study/amplify -read sweeps/amplified >$(EVIDENCE)/amplify.md
-	go run ./study/paper -runs sweeps/paper -tasks sweeps/tasks >$(EVIDENCE)/paper.md
+	printf '# Tables and predictions of evidence.md\n\nWhat `make figures` printed.\n' >$(TABLES)
+	set -e; for command in 'neuron' 'growth' 'emerge -runs sweeps/emerge' 'emerge -long sweeps/long' 'amplify -read sweeps/amplified' \
+		'alarm -runs sweeps/sporadic' 'adam -runs sweeps/adam' 'paper' 'paper -runs sweeps/paper -tasks sweeps/tasks'; do \
+		printf '\n## go run ./study/%s\n\n' "$$command" >>$(TABLES); go run ./study/$$command >>$(TABLES); done
+	printf '\n## octet sweep study/sweeps/paper-seeds.toml -o sweeps/paper-seeds --markdown\n\n' >>$(TABLES)
+	./octet sweep study/sweeps/paper-seeds.toml -o sweeps/paper-seeds --markdown >>$(TABLES)
+	mv $(TABLES) docs/evidence/tables.md
 
 # The corpus is Go's standard library in one file: 26 MB, more than 1,000 steps without
 # repetition. A model would memorize Octet's own source, 1 MB.
