@@ -76,12 +76,12 @@ func firstAlarm(r *runs.Run) int {
 	return 0
 }
 
-// spikes returns the steps whose measured batch excites the channel: one of a layer exceeds the
-// others a thousand times.
+// spikes returns the steps whose measured batch has outlier tokens: a channel exceeds the others a
+// hundred thousand times. Without them it does so ten thousand times.
 func spikes(r *runs.Run) (steps []float64) {
 	for i, step := range r.Channels.Steps {
 		for _, layer := range r.Channels.Names() {
-			if r.Channels.Field(layer, "amax")[i] > 1000*r.Channels.Field(layer, "others_rms")[i] {
+			if r.Channels.Field(layer, "amax")[i] > 1e5*r.Channels.Field(layer, "others_rms")[i] {
 				steps = append(steps, step)
 				break
 			}
@@ -147,11 +147,13 @@ func predict(l *finding.List, byName map[string][]*runs.Run) {
 		for _, r := range list {
 			if s := spikes(r); len(s) > 0 && firstAlarm(r) > 0 {
 				delays = append(delays, float64(firstAlarm(r))-s[0])
-				together++
+				if delays[len(delays)-1] == 0 {
+					together++
+				}
 			}
 		}
 		l.Check(fmt.Sprintf("`%s`, measured every step: the alarm comes in the step of the first spike, not before and not after, for every seed", recipe),
-			fmt.Sprintf("%s steps after it, %d of %d runs", finding.Span("%.0f", delays), together, len(list)), together == len(list) && finding.All(delays, 0, 0))
+			fmt.Sprintf("%s steps after it; in that step in %d of %d runs", finding.Span("%.0f", delays), together, len(list)), together == len(list))
 	}
 	missed := 0
 	for _, r := range byName["fp8-delayed health_every=10"] {

@@ -108,6 +108,9 @@ func (r results) draw(dir string) error {
 	}
 	for i, recipe := range sizeRecipes {
 		line := chart.Line{Name: recipe, Look: i}
+		if recipe == "fp8-current" {
+			line.Look += chart.Colors // dashes, on the line of fp8-delayed
+		}
 		for _, exponent := range exponents {
 			list := r.above(recipe, exponent)
 			line.X, line.Low, line.High = append(line.X, float64(exponent)), append(line.Low, max(0.01, slices.Min(list))), append(line.High, max(0.01, slices.Max(list)))
