@@ -95,7 +95,7 @@ var methodRecipes = []Recipe{
 	delayed("fp8-w3-bf16", "fp8-delayed with down_proj in BF16: safe without smoothing", plainState, Smooth{},
 		Row{Scope: "*.mlp.down_proj", DType: fp8.BF16}).from(paper + ", which keeps the output of SwiGLU in BF16 where FP8 diverges."),
 	delayed("fp8-smooth", "Smooth-SwiGLU and FP8 Adam moments: the method", smallState, Smooth{Form: Balanced}).from(paper + ", with the balanced form of the smoothing scales, stochastic moments and a calibration before the first step: docs/method.md gives the reasons."),
-	delayed("fp8-smooth-all", "fp8-smooth with FP8 Adam moments of head and embedding, too", ofAllMatrices(smallState), Smooth{Form: Balanced}).from(paper + ", as fp8-smooth. docs/evidence.md has what the moments of head and embedding do in other formats."),
+	delayed("fp8-smooth-all", "fp8-smooth with FP8 moments of head and embedding, too", ofAllMatrices(smallState), Smooth{Form: Balanced}).from(paper + ", as fp8-smooth. docs/evidence.md has what the moments of head and embedding do in other formats."),
 	// A spike in a token's r moves into r ⊙ dY, the gradient that w3's GEMMs read.
 	// No earlier step predicts its amax, so its scale is current.
 	delayed("fp8-smooth-token", "fp8-smooth with per-token smoothing scales", smallState, Smooth{Form: Token},

@@ -12,7 +12,6 @@ import (
 	"log"
 	"math"
 	"os"
-	"slices"
 	"strings"
 
 	"octet/internal/chart"
@@ -132,30 +131,23 @@ func (r results) table(condition string) error {
 	return finding.Table(os.Stdout, "Adam's moments, "+condition, []string{"m, v, matrices", "validation loss", "against FP32, %", "diverged", "largest update / lr", "most v = 0 with m ≠ 0, share of a tensor"}, rows)
 }
 
-// draw draws the training loss over the steps, medians of the seeds.
+// draw draws the training loss of every run over the steps. A line ends where the loss is not
+// finite, or leaves the chart.
 func (r results) draw(dir string) error {
 	c := chart.Chart{
 		Title: "Adam's moments, " + conditions[0], X: chart.Axis{Label: "step"},
-		Y: chart.Axis{Label: "training loss, median and range of 5 seeds", Min: 2, Max: 9},
+		Y: chart.Axis{Label: "training loss, 5 seeds", Min: 2, Max: 9},
 	}
-	for i, state := range []string{"fp32", "e4m3 e5m2, all", "e4m3 e4m3, all", "e4m3 e4m3, layers", "e4m3 e4m3, layers and head", "e4m3 e4m3, all, floor_v"} {
-		line := chart.Line{Name: state, Look: i}
-		list := r.of(state, conditions[0])
-		steps := list[0].Metrics["loss"].Steps
-		const every = 10 // steps of a point
-		for from := 0; from+every <= len(steps); from += every {
-			var means []float64
-			for _, x := range list {
-				means = append(means, stats.Mean(x.Metrics["loss"].Values[from:from+every]))
+	for i, state := range []string{"fp32", "e4m3 e5m2, all", "e4m3 e4m3, all, floor_v", "e4m3 e4m3, layers", "e4m3 e4m3, layers and head", "e4m3 e4m3, all"} {
+		for _, x := range r.of(state, conditions[0]) {
+			line := chart.Line{Name: state, Look: i}
+			loss := x.Metrics["loss"]
+			const every = 10 // steps of a point
+			for from := 0; from+every <= len(loss.Steps); from += every {
+				line.X, line.Y = append(line.X, loss.Steps[from]+every/2), append(line.Y, stats.Mean(loss.Values[from:from+every]))
 			}
-			finite := slices.DeleteFunc(slices.Clone(means), math.IsNaN)
-			if len(finite) < len(means) { // a run that is not finite is above all others
-				finite = append(finite, slices.Repeat([]float64{math.Inf(1)}, len(means)-len(finite))...)
-			}
-			line.X, line.Low, line.High = append(line.X, steps[from]+every/2), append(line.Low, slices.Min(finite)), append(line.High, slices.Max(finite))
-			line.Y = append(line.Y, stats.Median(finite))
+			c.Lines = append(c.Lines, line)
 		}
-		c.Lines = append(c.Lines, line)
 	}
 	return finding.Draw(dir, "adam", &c)
 }
