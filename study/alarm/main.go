@@ -56,13 +56,13 @@ func describe(dir string) error {
 		}
 		rows = append(rows, []string{
 			g.Name, fmt.Sprintf("%d of %d", len(first), len(g.Runs)), finding.Span("%.0f", first), finding.Span("%.3g", ratio),
-			finding.Span("%.0f", known(kurtosis)), finding.Span("%.1f", known(sqnr)), finding.Span("%.3f", lossOf(g.Runs)),
+			finding.Span("%.0f", known(kurtosis)), finding.Span("%.1f", known(sqnr)), finding.Span("%.3f", trained(g.Runs)), finding.Span("%.3f", lossOf(g.Runs)),
 		})
 	}
 	var l finding.List
 	predict(&l, byName)
 	return errors.Join(finding.Table(os.Stdout, "An outlier in one batch of twenty", []string{
-		"runs", "with an alarm", "first at step", "largest amax / rms of the others", "largest kurtosis of a", "lowest SQNR of a, dB", "validation loss",
+		"runs", "with an alarm", "first at step", "largest amax / rms of the others", "largest kurtosis of a", "lowest SQNR of a, dB", "training loss, last 40 steps", "validation loss",
 	}, rows), l.Write(os.Stdout))
 }
 
@@ -131,6 +131,17 @@ func known(values []float64) (list []float64) {
 	return list
 }
 
+// trained returns the mean training loss of the last 40 steps of each run.
+func trained(list []*runs.Run) (losses []float64) {
+	for _, r := range list {
+		all := r.Metrics["loss"].Values
+		losses = append(losses, stats.Mean(all[len(all)-40:]))
+	}
+	return losses
+}
+
+// lossOf returns the last validation loss of each run. It is computed with the per-tensor scales of
+// the last 16 updates.
 func lossOf(list []*runs.Run) (losses []float64) {
 	for _, r := range list {
 		loss, _ := r.Metrics["val_loss"].Last()
