@@ -13,10 +13,7 @@ import (
 
 // lossTable prints the loss of each recipe against κ.
 func (r results) lossTable() error {
-	head := []string{"κ"}
-	for _, recipe := range sizeRecipes {
-		head = append(head, recipe)
-	}
+	head := append([]string{"κ"}, sizeRecipes...)
 	var rows [][]string
 	for _, exponent := range exponents {
 		row := []string{fmt.Sprintf("2^%d", exponent)}

@@ -53,8 +53,10 @@ func (b settings) predictions() *finding.List {
 		finding.Span("%.2f", strong)+"; "+finding.Span("%.2f", weak), finding.All(strong, 0.65, 1) && finding.All(weak, 0, 0.60))
 
 	for _, x := range []struct{ name, text string }{
-		{"repeated text", "64 kB of text, read 20 times"}, {"rare byte", "a rare byte with a sure consequence"},
-		{"ffn 16", "16 channels"}, {"dim 32, ffn 512", "512 channels of width 32"},
+		{"repeated text", "64 kB of text, read 20 times"},
+		{"rare byte", "a rare byte with a sure consequence"},
+		{"ffn 16", "16 channels"},
+		{"dim 32, ffn 512", "512 channels of width 32"},
 	} {
 		l.Check("No gain from "+x.text+": median of mean |cos| at most 0.36", span(x.name), stats.Median(cos(x.name)) <= 0.36)
 	}
