@@ -64,16 +64,15 @@ figures: build ## repeat docs/evidence.md, its tables and pictures: an hour or t
 	mkdir -p sweeps
 	go run ./study/emerge -texts sweeps/texts
 	go run ./study/aligned -write planted
+	go run ./study/aligned -write planted-10 -size 10
 	go run ./study/tasks -o sweeps/tasks
 	for name in emerge long adam sporadic smooth-all paper paper-seeds; do ./octet sweep study/sweeps/$$name.toml -o sweeps/$$name || exit; done
 	go run ./study/amplify -models sweeps/emerge -write sweeps/amplified
 	for name in size rescue; do ./octet sweep sweeps/amplified/$$name.toml -o sweeps/amplified/$$name || exit; done
 	printf '# Tables and predictions of evidence.md\n\nWhat `make figures` printed.\n' >$(TABLES)
 	set -e; for command in 'neuron' 'growth' 'emerge -runs sweeps/emerge' 'emerge -long sweeps/long' 'amplify -read sweeps/amplified' \
-		'alarm -runs sweeps/sporadic' 'adam -runs sweeps/adam' 'paper' 'paper -runs sweeps/paper -tasks sweeps/tasks'; do \
+		'alarm -runs sweeps/sporadic' 'adam -runs sweeps/adam' 'paper' 'paper -runs sweeps/paper -tasks sweeps/tasks' 'paper -pairs sweeps'; do \
 		printf '\n## go run ./study/%s\n\n' "$$command" >>$(TABLES); go run ./study/$$command >>$(TABLES); done
-	set -e; for name in smooth-all paper-seeds; do command="sweep study/sweeps/$$name.toml -o sweeps/$$name --markdown"; \
-		printf '\n## octet %s\n\n' "$$command" >>$(TABLES); ./octet $$command >>$(TABLES); done
 	mv $(TABLES) docs/evidence/tables.md
 
 # The corpus is Go's standard library in one file: 26 MB, more than 1,000 steps without

@@ -54,33 +54,29 @@ func swiGLUHealth(layer string, amax, cosine, up, gate []float32) SwiGLUHealth {
 		Cosine: float64(cosine[worst]), NormUp: float64(up[worst]), NormGate: float64(gate[worst]),
 	}
 	maxima, cosines := make([]float64, len(amax)), make([]float64, len(amax))
+	aligned, squares := 0, 0.0
 	for i, a := range amax {
 		maxima[i], cosines[i] = float64(a), math.Abs(float64(cosine[i]))
 		if i != worst {
-			h.OthersRMS += maxima[i] * maxima[i] / float64(len(amax)-1)
+			squares += maxima[i] * maxima[i]
 		}
-		h.CosineMean += cosines[i] / float64(len(amax))
 		if cosines[i] > 0.5 {
-			h.Aligned += 1 / float64(len(amax))
+			aligned++
 		}
 	}
-	h.OthersRMS = math.Sqrt(h.OthersRMS)
+	h.OthersRMS = math.Sqrt(squares / float64(len(amax)-1)) // NaN without other channels
+	h.CosineMean, h.Aligned = stats.Mean(cosines), float64(aligned)/float64(len(amax))
 	h.Correlation = stats.RankCorrelation(cosines, maxima)
 	slices.Sort(maxima)
 	h.Median = maxima[len(maxima)/2]
 	return h
 }
 
-// A channel is an outlier if its maximum is outlierRatio times the rms of the other channels' and
-// its rows align, or unalignedRatio times whatever their angle: unaligned rows grow with the square
-// of the input, too. In models without an outlier the ratio stays below 9, also where weight decay
-// has silenced most channels and with them the median (docs/evidence.md). For random weights
-// the cosine of two rows of 64 elements is below 0.5.
-const (
-	alignedCosine  = 0.5
-	outlierRatio   = 10
-	unalignedRatio = 100
-)
+// OutlierRatio is how many times a channel's maximum exceeds the rms of the other channels' before
+// Health warns. FP8 with per-tensor scales begins to lose at some thousand. Without an outlier the
+// ratio stays below 50, also where weight decay has silenced most channels (docs/evidence.md). The
+// angle of the rows does not matter: unaligned rows grow with the square of the input, too.
+const OutlierRatio = 100
 
 // outlierWatch stores the reported ratios, so that a channel is reported again only when its ratio
 // has grown by half.
@@ -89,7 +85,7 @@ type outlierWatch struct{ reported map[string]float64 }
 // check returns the alarm's line, or "".
 func (w *outlierWatch) check(h SwiGLUHealth) string {
 	ratio := h.Amax / h.OthersRMS
-	if !(ratio >= unalignedRatio || ratio >= outlierRatio && math.Abs(h.Cosine) >= alignedCosine) {
+	if !(ratio >= OutlierRatio) {
 		return ""
 	}
 	key := fmt.Sprintf("%s/%d", h.Layer, h.Channel)

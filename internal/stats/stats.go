@@ -16,12 +16,12 @@ func Mean(x []float64) float64 {
 	return sum / float64(len(x))
 }
 
-// Median returns the median; NaN of nothing. It sorts x.
+// Median returns the median; NaN of nothing.
 func Median(x []float64) float64 {
 	if len(x) == 0 {
 		return math.NaN()
 	}
-	slices.Sort(x)
+	x = slices.Sorted(slices.Values(x))
 	n := len(x) / 2
 	if len(x)%2 == 1 {
 		return x[n]

@@ -117,6 +117,33 @@ func Groups(dir string) (groups []*runs.Group, err error) {
 	return groups, nil
 }
 
+// Complete is [Groups] for a sweep whose runs are all done. The runs of a group are in the order of
+// its seeds.
+func Complete(dir string) ([]*runs.Group, error) {
+	m, err := readManifest(dir)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := Groups(dir)
+	if err != nil {
+		return nil, err
+	}
+	done := map[string]bool{}
+	for _, g := range groups {
+		for _, r := range g.Runs {
+			done[r.Dir] = r.Done()
+		}
+	}
+	for _, e := range m.Variants {
+		for _, seed := range e.Seeds {
+			if name := filepath.Join(dir, runFolder(e.Folder, seed)); !done[name] {
+				return nil, fmt.Errorf("%s is not done: octet sweep with the same file and folder finishes it", name)
+			}
+		}
+	}
+	return groups, nil
+}
+
 // runFolder returns the folder of a run, relative to that of the sweep.
 func runFolder(variant string, seed int64) string {
 	return filepath.Join("runs", variant, "seed-"+strconv.FormatInt(seed, 10))

@@ -41,17 +41,12 @@ type results struct {
 }
 
 func describe(dir, figures string) error {
-	groups, err := sweep.Groups(dir)
+	groups, err := sweep.Complete(dir)
 	if err != nil {
 		return err
 	}
 	r := results{runs: map[string][]*runs.Run{}}
 	for _, g := range groups {
-		for _, x := range g.Runs {
-			if !x.Done() {
-				return fmt.Errorf("%s is not done: finish the sweep", x.Dir)
-			}
-		}
 		r.runs[g.Name] = g.Runs
 		if state, ok := strings.CutSuffix(g.Name, " "+conditions[0]); ok {
 			r.states = append(r.states, state)
@@ -66,15 +61,6 @@ func describe(dir, figures string) error {
 }
 
 func (r results) of(state, condition string) []*runs.Run { return r.runs[state+" "+condition] }
-
-// losses returns the last validation losses; NaN of runs that ended so.
-func losses(list []*runs.Run) (values []float64) {
-	for _, x := range list {
-		loss, _ := x.Metrics["val_loss"].Last()
-		values = append(values, loss)
-	}
-	return values
-}
 
 // uniform is the loss of a model of bytes that knows nothing.
 var uniform = math.Log(256)
@@ -99,12 +85,13 @@ func divergedOf(list []*runs.Run) (n int) {
 	return n
 }
 
-// largest returns the largest value of a field of each run's updates.
+// largest returns the largest value of a field of each run's updates. A value that is not finite is
+// the largest. A skipped step has none.
 func largest(list []*runs.Run, field string) (values []float64) {
 	for _, x := range list {
-		most := math.NaN()
+		most := math.Inf(-1)
 		for _, v := range x.Metrics["update."+field].All() {
-			if !(v <= most) && !math.IsNaN(v) {
+			if v > most || math.IsNaN(v) {
 				most = v
 			}
 		}
@@ -116,15 +103,12 @@ func largest(list []*runs.Run, field string) (values []float64) {
 // table prints the states under a condition.
 func (r results) table(condition string) error {
 	var rows [][]string
-	base := losses(r.of(r.states[0], condition))
+	base := finding.ValLosses(r.of(r.states[0], condition))
 	for _, state := range r.states {
 		list := r.of(state, condition)
-		var worse []float64
-		for i, v := range losses(list) {
-			worse = append(worse, 100*(v/base[i]-1))
-		}
+		worse := finding.Above(finding.ValLosses(list), base)
 		rows = append(rows, []string{
-			state, finding.Span("%.3f", losses(list)), finding.Span("%+.1f", worse), fmt.Sprintf("%d of %d", divergedOf(list), len(list)),
+			state, finding.Span("%.3f", finding.ValLosses(list)), finding.Span("%+.1f", worse), fmt.Sprintf("%d of %d", divergedOf(list), len(list)),
 			finding.Span("%.3g", largest(list, "largest")), finding.Span("%.3f", largest(list, "zero_v")),
 		})
 	}

@@ -12,19 +12,14 @@ import (
 func (r results) predictions() *finding.List {
 	var l finding.List
 	condition := conditions[0]
-	base := losses(r.of(r.states[0], condition))
-	worse := func(state string) (list []float64) {
-		for i, v := range losses(r.of(state, condition)) {
-			list = append(list, 100*(v/base[i]-1))
-		}
-		return list
-	}
+	base := finding.ValLosses(r.of(r.states[0], condition))
+	worse := func(state string) []float64 { return finding.Above(finding.ValLosses(r.of(state, condition)), base) }
 	within := func(text, state string, most float64) {
 		l.Check(fmt.Sprintf("%s (%s): within %g %% of FP32 for every seed", text, state, most), finding.Span("%+.1f %%", worse(state)), finding.All(worse(state), -most, most))
 	}
 	breaks := func(text, state string, low, high int) {
 		n := divergedOf(r.of(state, condition))
-		l.Check(fmt.Sprintf("%s (%s): of 5 seeds, at least %d and at most %d diverge", text, state, low, high), fmt.Sprintf("%d of %d, loss %s", n, len(base), finding.Span("%.2f", losses(r.of(state, condition)))), n >= low && n <= high)
+		l.Check(fmt.Sprintf("%s (%s): of 5 seeds, at least %d and at most %d diverge", text, state, low, high), fmt.Sprintf("%d of %d, loss %s", n, len(base), finding.Span("%.2f", finding.ValLosses(r.of(state, condition)))), n >= low && n <= high)
 	}
 	within("The paper's choice works for all matrices", "e4m3 e5m2, all", 3)
 	breaks("E4M3 for v diverges where all matrices have it, every seed", "e4m3 e4m3, all", 5, 5)

@@ -11,23 +11,33 @@ import (
 )
 
 const (
-	stays   = "fp8-delayed"
-	toBF16  = "fp8-delayed, then bf16"
-	toSmo   = "fp8-delayed, then fp8-smooth"
-	shortly = rescueStep + 20 // a step shortly after the change
+	stays    = "fp8-delayed"
+	toBF16   = "fp8-delayed, then bf16"
+	toSmooth = "fp8-delayed, then fp8-smooth"
+	shortly  = rescueStep + 20 // a step shortly after the change
 )
 
 // rescueTable prints losses above those of bf16 at the same step.
 func (r results) rescueTable() error {
+	steps := []float64{5, rescueStep, rescueStep + 5, shortly, rescueSteps}
 	var rows [][]string
 	for _, exponent := range rescued {
 		for _, v := range rescueVariants[1:] {
 			row := []string{fmt.Sprintf("2^%d", exponent), v.name}
-			for _, step := range []float64{5, rescueStep, rescueStep + 5, shortly, rescueSteps} {
+			for _, step := range steps {
 				row = append(row, finding.Span("%.2f", r.percent(cell{v.name, exponent}, cell{"bf16", exponent}, step)))
 			}
 			rows = append(rows, row)
 		}
+		row := []string{fmt.Sprintf("2^%d", exponent), "bf16, nats per byte"}
+		for _, step := range steps {
+			var losses []float64
+			for _, x := range r[cell{"bf16", exponent}] {
+				losses = append(losses, lossAt(x, step))
+			}
+			row = append(row, finding.Span("%.2f", losses))
+		}
+		rows = append(rows, row)
 	}
 	return finding.Table(os.Stdout, "Rescue: validation loss, in % above that of bf16 at the same step", []string{"κ", "recipe", "step 5", "60", "65", "80", "120"}, rows)
 }
@@ -36,15 +46,16 @@ func (r results) rescueTable() error {
 // earlier runs of three models.
 func (r results) rescuePredictions() *finding.List {
 	var l finding.List
-	check := func(text, variant string, exponent int, step, low, high float64) {
+	exponent := rescued[0]
+	check := func(text, variant string, step, low, high float64) {
 		list := r.percent(cell{variant, exponent}, cell{"bf16", exponent}, step)
 		l.Check(fmt.Sprintf("κ = 2^%d, step %g: %s, %g to %g %% above bf16 at that step, for every model", exponent, step, text, low, high), finding.Span("%+.2f", list), finding.All(list, low, high))
 	}
-	check("training with delayed scaling does not repair itself", stays, 16, rescueStep, 10, 60)
-	check("it still does not", stays, 16, rescueSteps, 5, 60)
-	check("twenty steps after changing to bf16", toBF16, 16, shortly, -2, 2)
-	check("twenty steps after changing to fp8-smooth", toSmo, 16, shortly, -2, 2)
-	check("fp8-smooth from the start", "fp8-smooth", 16, rescueSteps, -0.5, 0.5)
+	check("training with delayed scaling does not repair itself", stays, rescueStep, 10, 60)
+	check("it still does not", stays, rescueSteps, 5, 60)
+	check("twenty steps after changing to bf16", toBF16, shortly, -2, 2)
+	check("twenty steps after changing to fp8-smooth", toSmooth, shortly, -2, 2)
+	check("fp8-smooth from the start", "fp8-smooth", rescueSteps, -0.5, 0.5)
 	return &l
 }
 

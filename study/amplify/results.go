@@ -1,7 +1,7 @@
 package main
 
 import (
-	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -20,17 +20,14 @@ type results map[cell][]*runs.Run
 
 // readResults reads the runs of a sweep.
 func readResults(dir string) (results, error) {
-	groups, err := sweep.Groups(dir)
+	groups, err := sweep.Complete(dir)
 	if err != nil {
 		return nil, err
 	}
 	r := results{}
 	for _, g := range groups {
 		for _, x := range g.Runs {
-			if !x.Done() {
-				return nil, fmt.Errorf("%s is not done: finish the sweep", x.Dir)
-			}
-			_, exponent, err := modelOf(x.Config["model.init"])
+			exponent, err := exponentOf(x.Config["model.init"])
 			if err != nil {
 				return nil, err
 			}
@@ -60,14 +57,19 @@ func (r results) percent(of, base cell, step float64) (list []float64) {
 	return list
 }
 
-// lossAt returns the validation loss of a run at a step; at the last one for -1.
+// lossAt returns the validation loss of a run at a step, at the last one for -1; NaN if it has none.
 func lossAt(r *runs.Run, step float64) float64 {
 	s := r.Metrics["val_loss"]
+	if s == nil {
+		return math.NaN()
+	}
+	if step < 0 {
+		step = s.Steps[len(s.Steps)-1]
+	}
 	if i := slices.Index(s.Steps, step); i >= 0 {
 		return s.Values[i]
 	}
-	loss, _ := s.Last()
-	return loss
+	return math.NaN()
 }
 
 // channel returns the last value of a field of the first layer's channels, for each run of a cell.
@@ -87,13 +89,3 @@ func (r results) cast(c cell, field string) (list []float64) {
 }
 
 func lastOf(values []float64) float64 { return values[len(values)-1] }
-
-// alarms returns how many runs of a cell warned of an outlier channel.
-func (r results) alarms(c cell) (n int) {
-	for _, x := range r[c] {
-		if slices.ContainsFunc(x.Alarms, func(a runs.Alarm) bool { return strings.Contains(a.Message, "swiglu") }) {
-			n++
-		}
-	}
-	return n
-}

@@ -106,10 +106,12 @@ func writeAll(models, dir string) error {
 		config, `"`+strings.Join(sizeRecipes, `", "`)+`"`, conditions.String())
 	rescue := fmt.Sprintf("config = %q\nset = [\"train.steps=%d\", \"train.eval_every=5\", \"train.health_every=5\", \"optimizer.lr=2e-5\"]\nvariants = [\n%s]\nconditions = [\n%s]\n",
 		config, rescueSteps, variants.String(), rescues.String())
-	return errors.Join(
+	if err := errors.Join(
 		os.WriteFile(filepath.Join(partial, "size.toml"), []byte(size), 0o666),
-		os.WriteFile(filepath.Join(partial, "rescue.toml"), []byte(rescue), 0o666),
-		os.Rename(partial, dir))
+		os.WriteFile(filepath.Join(partial, "rescue.toml"), []byte(rescue), 0o666)); err != nil {
+		return err
+	}
+	return os.Rename(partial, dir)
 }
 
 // configPath returns the path of study/base.toml relative to dir.
@@ -147,11 +149,11 @@ func amplify(m *weights.Model, kappa float64) *weights.Model {
 	return c
 }
 
-// modelOf returns the seed of a run's model and the exponent of κ, from model.init.
-func modelOf(init string) (seed string, exponent int, err error) {
-	folder := filepath.Dir(init) // without the name of the checkpoint
-	if _, err := fmt.Sscanf(filepath.Base(folder), "k%d", &exponent); err != nil {
-		return "", 0, fmt.Errorf("model.init = %q is not a folder of this program", init)
+// exponentOf returns the exponent of κ of a model, from model.init.
+func exponentOf(init string) (exponent int, err error) {
+	folder := filepath.Base(filepath.Dir(init)) // without the name of the checkpoint
+	if _, err := fmt.Sscanf(folder, "k%d", &exponent); err != nil {
+		return 0, fmt.Errorf("model.init = %q is not a model of study/amplify", init)
 	}
-	return strings.TrimPrefix(filepath.Base(filepath.Dir(folder)), "seed-"), exponent, nil
+	return exponent, nil
 }

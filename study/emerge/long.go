@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"octet/internal/chart"
 	"octet/internal/runs"
@@ -16,12 +15,12 @@ import (
 // stepTokens is the number of tokens of a step of study/base.toml.
 const stepTokens = 512
 
-// around returns the median of a field of a layer over the measurements of the last tenth before a
+// around returns the median of a field of a layer over the measurements of the last 15 % before a
 // number of tokens.
 func around(r *runs.Run, layer, field string, tokens float64) float64 {
 	var list []float64
 	for i, v := range r.Channels.Field(layer, field) {
-		if at := r.Channels.Steps[i] * stepTokens; at > 0.9*tokens && at <= 1.001*tokens {
+		if at := r.Channels.Steps[i] * stepTokens; at > 0.85*tokens && at <= 1.001*tokens {
 			list = append(list, v)
 		}
 	}
@@ -30,16 +29,14 @@ func around(r *runs.Run, layer, field string, tokens float64) float64 {
 
 // describeLong prints how the long runs of the sweep in dir developed, and draws them.
 func describeLong(dir, figures string) error {
-	groups, err := sweep.Groups(dir)
+	groups, err := sweep.Complete(dir)
 	if err != nil {
 		return err
 	}
-	list := groups[0].Runs
-	for _, r := range list {
-		if !r.Done() {
-			return fmt.Errorf("%s is not done: finish the sweep", r.Dir)
-		}
+	if len(groups) != 1 {
+		return fmt.Errorf("%s has %d variants: it is not a sweep of study/sweeps/long.toml", dir, len(groups))
 	}
+	list := groups[0].Runs
 	layers := list[0].Channels.Names()
 	head := []string{"tokens"}
 	for _, layer := range layers {
@@ -74,15 +71,6 @@ func overRMSAround(list []*runs.Run, layer string, tokens float64) (values []flo
 	return values
 }
 
-// overRMS returns the largest amax over the rms of the other channels, at each measurement.
-func overRMS(r *runs.Run, layer string) []float64 {
-	ratio, others := r.Channels.Field(layer, "amax"), r.Channels.Field(layer, "others_rms")
-	for i := range ratio {
-		ratio[i] /= others[i]
-	}
-	return ratio
-}
-
 // longPredictions compares the runs with what was written here before they started. An earlier run
 // of 11M tokens had mean |cos| of .32, .30, .28, .27 and .27 after 5,000 to 22,000 steps.
 func longPredictions(list []*runs.Run) *finding.List {
@@ -103,9 +91,7 @@ func longPredictions(list []*runs.Run) *finding.List {
 		finding.Span("%.1f", before)+" at 10M, "+finding.Span("%.1f", after)+" at 100M", every(after, func(i int) bool { return after[i] <= 2*before[i] }))
 	var largest []float64
 	for _, r := range list {
-		for _, layer := range r.Channels.Names() {
-			largest = append(largest, slices.Max(overRMS(r, layer)))
-		}
+		largest = append(largest, finding.LargestOverRMS(r))
 	}
 	l.Check("No channel leaves the others: the largest amax stays below 10 times the rms of the others, in every layer at every measurement",
 		"at most "+finding.Span("%.1f", largest), finding.All(largest, 0, 10))
@@ -124,7 +110,7 @@ func drawLong(list []*runs.Run, dir string) error {
 		}
 		for i, layer := range r.Channels.Names() {
 			alignment.Lines = append(alignment.Lines, chart.Line{Name: layer, Look: i, X: tokens, Y: r.Channels.Field(layer, "cosine_mean")})
-			size.Lines = append(size.Lines, chart.Line{Name: layer, Look: i, X: tokens, Y: overRMS(r, layer)})
+			size.Lines = append(size.Lines, chart.Line{Name: layer, Look: i, X: tokens, Y: finding.OverRMS(r, layer)})
 		}
 	}
 	return finding.Draw(dir, "emerge-long", &alignment, &size)

@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"log"
 	"os"
 	"runtime"
@@ -70,21 +69,12 @@ func (s *setting) values(of func(model) float64) (list []float64) {
 	return list
 }
 
-// losses returns the validation loss of each run, in nats per byte.
-func (s *setting) losses() (list []float64) {
-	for _, r := range s.runs {
-		loss, _ := r.Metrics["val_loss"].Last()
-		list = append(list, loss)
-	}
-	return list
-}
-
 // settings are those of a sweep, by name.
 type settings map[string]*setting
 
 // readSettings measures the last checkpoint of every run of a sweep.
 func readSettings(ctx context.Context, dir string) (settings, []*setting, error) {
-	groups, err := sweep.Groups(dir)
+	groups, err := sweep.Complete(dir)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -100,15 +90,16 @@ func readSettings(ctx context.Context, dir string) (settings, []*setting, error)
 		s := &setting{name: group.Name, runs: group.Runs, models: make([]model, len(group.Runs))}
 		byName[s.name], list = s, append(list, s)
 		for i, r := range s.runs {
-			if !r.Done() {
-				return nil, nil, fmt.Errorf("%s is not done: finish the sweep", r.Dir)
-			}
 			g.Go(func() error {
 				entries, err := checkpoints(r.Dir)
 				if err != nil {
 					return err
 				}
-				s.models[i], err = measure(ctx, r.Dir, entries[len(entries)-1], corpus.Val)
+				text := corpus.Val
+				if group.Name == rareName {
+					text = rareTokens{corpus.Val}
+				}
+				s.models[i], err = measure(ctx, r.Dir, entries[len(entries)-1], text)
 				return err
 			})
 		}

@@ -26,13 +26,11 @@ type channel struct {
 	amax   float64
 	cosine float64 // of its rows of w1 and w2
 	byte   float64 // largest share of its energy, the sum of a² over the tokens, that tokens of one byte have
-	slope  float64 // mean of the sigmoid's derivative at g, weighted by a²
 }
 
 // layer describes the MLP of a layer.
 type layer struct {
 	channels []channel
-	amaxRMS  float64 // largest |a| over the root mean square of a
 	kurtosis float64 // of a
 }
 
@@ -106,17 +104,12 @@ func layerOf(up, gate []float64, ids []byte, ffn int) (l layer) {
 		energies[i] = map[uint32]float64{}
 	}
 	a := make([]float64, len(up))
-	var largest, squares float64
 	for i, u := range up {
-		sigmoid := 1 / (1 + math.Exp(-gate[i]))
-		a[i] = u * gate[i] * sigmoid
+		a[i] = u * gate[i] / (1 + math.Exp(-gate[i]))
 		square := a[i] * a[i]
 		c := &l.channels[i%ffn]
 		c.amax = max(c.amax, math.Abs(a[i]))
-		c.slope += square * sigmoid * (1 - sigmoid)
 		energies[i%ffn][binary.LittleEndian.Uint32(ids[4*(i/ffn):])] += square
-		largest = max(largest, math.Abs(a[i]))
-		squares += square
 	}
 	for i := range l.channels {
 		c, all, most := &l.channels[i], 0.0, 0.0
@@ -125,10 +118,9 @@ func layerOf(up, gate []float64, ids []byte, ffn int) (l layer) {
 			most = max(most, e)
 		}
 		if all > 0 {
-			c.byte, c.slope = most/all, c.slope/all
+			c.byte = most / all
 		}
 	}
-	l.amaxRMS = largest / math.Sqrt(squares/float64(len(a)))
 	l.kurtosis = kurtosis(a)
 	return l
 }

@@ -46,8 +46,8 @@ func (b settings) predictions() *finding.List {
 
 	var strong, weak []float64
 	for _, name := range []string{"decay 1", "lr 1e-2, decay 0", "lr 1e-2, decay 0.1"} {
-		strong = append(strong, known(b[name].first(func(l layer) float64 { return l.byteShare(0.8, 2) }))...)
-		weak = append(weak, known(b[name].first(func(l layer) float64 { return l.byteShare(0, 0.3) }))...)
+		strong = append(strong, finding.Known(b[name].first(func(l layer) float64 { return l.byteShare(0.8, 2) }))...)
+		weak = append(weak, finding.Known(b[name].first(func(l layer) float64 { return l.byteShare(0, 0.3) }))...)
 	}
 	l.Check("Aligned channels detect one token: with |cos| above 0.8, one byte has at least 0.65 of the energy (median), below 0.3 at most 0.60, in every run that has such channels",
 		finding.Span("%.2f", strong)+"; "+finding.Span("%.2f", weak), finding.All(strong, 0.65, 1) && finding.All(weak, 0, 0.60))
@@ -75,6 +75,3 @@ func (b settings) predictions() *finding.List {
 	l.Check("The first layer aligns more than the last, at every depth (medians)", span("decay 0.1")+" and "+finding.Span("%.2f", b["decay 0.1"].last(layer.cosineMean))+" at two layers", less)
 	return &l
 }
-
-// known returns the values that are not NaN.
-func known(values []float64) []float64 { return slices.DeleteFunc(values, math.IsNaN) }

@@ -89,7 +89,7 @@ func alignmentTable(list []*setting) error {
 		rows = append(rows, []string{
 			s.name, finding.Span("%.2f", s.first(layer.cosineMean)), finding.Span("%.2f", s.first(layer.aligned)),
 			finding.Span("%.2f", s.first(layer.correlation)), finding.Span("%.2f", s.last(layer.cosineMean)),
-			finding.Span("%.3f", s.losses()),
+			finding.Span("%.3f", finding.ValLosses(s.runs)),
 		})
 	}
 	return finding.Table(os.Stdout, "Alignment of the first layer after 2,500 steps", []string{"setting", "mean |cos|", "share above 0.5", "rank correlation with amax", "mean |cos|, last layer", "validation loss"}, rows)
@@ -103,25 +103,23 @@ func outlierTable(list []*setting) error {
 			s.name, finding.Span("%.3g", s.first(layer.amax)), finding.Span("%.3g", s.first(layer.overMedian)),
 			finding.Span("%.3g", s.first(layer.overRMS)), finding.Span("%.0f", s.first(func(l layer) float64 { return l.kurtosis })),
 			finding.Span("%.0f", s.values(func(m model) float64 { return m.residual })),
-			fmt.Sprintf("%s, %s", finding.Span("%.2f", known(s.first(func(l layer) float64 { return l.byteShare(0.8, 2) }))),
-				finding.Span("%.2f", known(s.first(func(l layer) float64 { return l.byteShare(0, 0.3) })))),
-			fmt.Sprint(s.alarms()),
+			fmt.Sprintf("%s, %s", finding.Span("%.2f", finding.Known(s.first(func(l layer) float64 { return l.byteShare(0.8, 2) }))),
+				finding.Span("%.2f", finding.Known(s.first(func(l layer) float64 { return l.byteShare(0, 0.3) })))),
+			finding.Span("%.3g", s.ever()),
 		})
 	}
 	return finding.Table(os.Stdout, "Size of the channels of the first layer", []string{
 		"setting", "amax", "amax / median", "amax / rms of the others", "kurtosis of a", "of the residual stream",
-		"energy of one byte, |cos| above 0.8, below 0.3", "runs with an alarm",
+		"energy of one byte, |cos| above 0.8, below 0.3", "amax / rms of the others, any layer and step",
 	}, rows)
 }
 
-// alarms returns the number of runs whose log warns of alignment.
-func (s *setting) alarms() (n int) {
+// ever returns the largest amax over the rms of the others in any layer at any measurement.
+func (s *setting) ever() (list []float64) {
 	for _, r := range s.runs {
-		if len(r.Alarms) > 0 {
-			n++
-		}
+		list = append(list, finding.LargestOverRMS(r))
 	}
-	return n
+	return list
 }
 
 // shapes are settings with about equal numbers of parameters, in the order of their depth.
@@ -146,7 +144,7 @@ func shapeTable(byName settings) error {
 		rows = append(rows, []string{
 			fmt.Sprintf("%d × %d", x.depth, x.dim), fmt.Sprintf("%.3f", random(x.dim)), finding.Span("%.2f", s.first(excess)),
 			finding.Span("%.2f", s.last(excess)), finding.Span("%.2f", s.values(largest)),
-			finding.Span("%.3g", s.first(layer.amax)), finding.Span("%.3f", s.losses()),
+			finding.Span("%.3g", s.first(layer.amax)), finding.Span("%.3f", finding.ValLosses(s.runs)),
 		})
 	}
 	return finding.Table(os.Stdout, "Depth against width at equal parameters: mean |cos| less that of random rows", []string{"layers × width", "random rows", "first layer", "last layer", "most of any layer", "amax, first layer", "validation loss"}, rows)

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"octet/data"
+	"octet/internal/disk"
 	"octet/study/internal/start"
 )
 
@@ -21,8 +23,9 @@ const (
 // consequence follows every rare byte.
 var consequence = []byte("~~~~~~~~")
 
-// writeTexts writes repeated.txt, the start of the corpus again and again, and rare.txt, its
-// start with rare bytes and their consequence. Both end with the validation text of other runs.
+// writeTexts writes first.txt, the start of the corpus; repeated.txt, a part of it again and again;
+// and rare.txt, the start with rare bytes and their consequence. All end with the validation text of
+// other runs.
 func writeTexts(ctx context.Context, dir string) error {
 	corpus, _, err := start.Corpus(ctx, validationBytes)
 	if err != nil {
@@ -37,17 +40,44 @@ func writeTexts(ctx context.Context, dir string) error {
 		return err
 	}
 	rare := bytes.Clone(text)
-	for at := rareEvery / 2; at+len(consequence) < len(rare); at += rareEvery {
-		rare[at] = rareByte
-		copy(rare[at+1:], consequence)
+	for i, b := range rare {
+		rare[i] = rareAt(int64(i), b)
 	}
 	repeated := bytes.Repeat(text[:repeatedBytes], textBytes/repeatedBytes)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "repeated.txt"), append(repeated, held...), 0o666),
-		os.WriteFile(filepath.Join(dir, "rare.txt"), append(rare, held...), 0o666))
+		disk.WriteAtomic(filepath.Join(dir, "first.txt"), slices.Concat(text, held)),
+		disk.WriteAtomic(filepath.Join(dir, "repeated.txt"), slices.Concat(repeated, held)),
+		disk.WriteAtomic(filepath.Join(dir, "rare.txt"), slices.Concat(rare, held)))
+}
+
+// rareName is the variant that trains on rare bytes.
+const rareName = "rare byte"
+
+// rareAt returns the byte at a position of a text with rare bytes, where the text has b.
+func rareAt(at int64, b byte) byte {
+	switch i := (at + rareEvery/2) % rareEvery; {
+	case i == 0:
+		return rareByte
+	case i <= int64(len(consequence)):
+		return consequence[i-1]
+	}
+	return b
+}
+
+// rareTokens are tokens with rare bytes and their consequence.
+type rareTokens struct{ data.Tokens }
+
+func (t rareTokens) ReadTokens(dst []int32, at int64) error {
+	if err := t.Tokens.ReadTokens(dst, at); err != nil {
+		return err
+	}
+	for i := range dst {
+		dst[i] = int32(rareAt(at+int64(i), byte(dst[i])))
+	}
+	return nil
 }
 
 // textOf returns the first n bytes of a stream. The zero byte that ends a file becomes a new line,

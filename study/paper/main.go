@@ -10,6 +10,8 @@
 //	octet sweep study/sweeps/paper.toml -o sweeps/paper
 //	go run ./study/tasks -o sweeps/tasks
 //	go run ./study/paper -runs sweeps/paper -tasks sweeps/tasks
+//
+// With -pairs sweeps it compares the two recipes of study/sweeps/paper-seeds.toml and smooth-all.toml.
 package main
 
 import (
@@ -31,9 +33,16 @@ func main() {
 	log.SetFlags(0)
 	sweep := flag.String("runs", "", "folder of the sweep study/sweeps/paper.toml")
 	tasks := flag.String("tasks", "", "folder of the task files that study/tasks writes")
+	more := flag.String("pairs", "", "folder with the sweeps paper-seeds and smooth-all")
 	threads := flag.Int("threads", runtime.GOMAXPROCS(0), "threads that score")
 	flag.Parse()
-	if err := study(context.Background(), os.Stdout, *sweep, *tasks, *threads); err != nil {
+	var err error
+	if *more != "" {
+		err = pairs(os.Stdout, *more)
+	} else {
+		err = study(context.Background(), os.Stdout, *sweep, *tasks, *threads)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 }

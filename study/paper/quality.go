@@ -45,7 +45,7 @@ func quality(ctx context.Context, w io.Writer, dir, tasks string, threads int) e
 	if err != nil {
 		return err
 	}
-	groups, err := sweep.Groups(dir)
+	groups, err := sweep.Complete(dir)
 	if err != nil {
 		return err
 	}
