@@ -82,6 +82,28 @@ func TestGroups(t *testing.T) {
 	require.Nil(t, groups[2].Baseline, "no run of bf16 lr=0.003 has begun")
 }
 
+// Complete refuses a sweep with a run that has not begun, or not ended, by its folder.
+func TestComplete(t *testing.T) {
+	dir, list, err := readVariants(t, small+"recipes = [\"bf16\", \"fp8-smooth\"]\nseeds = [1, 2]\n")
+	require.NoError(t, err)
+	require.NoError(t, writeManifest(dir, list))
+	for _, v := range list {
+		for _, seed := range v.Seeds {
+			name := filepath.Join(dir, runFolder(v.Folder, seed))
+			_, err := Complete(dir)
+			require.ErrorContains(t, err, name+" is not done")
+			begin(t, name, "[train]\nsteps = 2\n", "{\"step\":1,\"loss\":2}\n")
+			_, err = Complete(dir)
+			require.ErrorContains(t, err, name+" is not done")
+			begin(t, name, "[train]\nsteps = 2\n", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"loss\":2}\n")
+		}
+	}
+	groups, err := Complete(dir)
+	require.NoError(t, err)
+	require.Len(t, groups, 2)
+	require.Len(t, groups[0].Runs, 2)
+}
+
 func TestManifestRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"variants = 1": "sweep.toml: ",
