@@ -60,7 +60,7 @@ systems: build ## compare the systems of the field: 350 runs, resumable (sweeps/
 # A sweep that is done trains nothing, so the same command resumes. The tables go into
 # docs/evidence/tables.md, each below the command that prints it; pictures beside them.
 TABLES = sweeps/tables.md
-figures: build ## repeat docs/evidence.md, its tables and pictures: an hour or two on two cores, resumable
+figures: build ## repeat docs/evidence.md, its tables and pictures: an hour on two idle cores, resumable
 	mkdir -p sweeps
 	go run ./study/emerge -texts sweeps/texts
 	go run ./study/aligned -write planted

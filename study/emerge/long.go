@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"octet/internal/chart"
 	"octet/internal/runs"
@@ -98,19 +99,31 @@ func longPredictions(list []*runs.Run) *finding.List {
 	return &l
 }
 
-// drawLong draws alignment and size of the largest channel over the tokens.
+// blockSteps is the number of steps of a point of the figure.
+const blockSteps = 2500
+
+// line returns the values of a layer, those of a block of steps as one point.
+func line(name string, look int, steps, values []float64, reduce func([]float64) float64) chart.Line {
+	l := chart.Line{Name: name, Look: look}
+	for from, to := 0, 0; from < len(steps); from = to {
+		for to < len(steps) && steps[to] < steps[from]+blockSteps {
+			to++
+		}
+		l.X, l.Y = append(l.X, steps[to-1]*stepTokens/1e6), append(l.Y, reduce(values[from:to]))
+	}
+	return l
+}
+
+// drawLong draws alignment, the mean of a block of steps, and the size of the largest channel, the
+// largest of a block, over the tokens.
 func drawLong(list []*runs.Run, dir string) error {
 	x := chart.Axis{Label: "tokens, millions"}
 	alignment := chart.Chart{Title: "100M tokens: mean |cos| of w1 and w2", X: x, Y: chart.Axis{Label: "mean |cos|, 5 seeds", Min: 0, Max: 0.5}}
-	size := chart.Chart{Title: "Largest channel", X: x, Y: chart.Axis{Label: "amax / rms of the others"}}
+	size := chart.Chart{Title: "Largest channel", X: x, Y: chart.Axis{Label: "largest amax / rms of the others", Min: 0, Max: 12}}
 	for _, r := range list {
-		tokens := make([]float64, len(r.Channels.Steps))
-		for i, s := range r.Channels.Steps {
-			tokens[i] = s * stepTokens / 1e6
-		}
 		for i, layer := range r.Channels.Names() {
-			alignment.Lines = append(alignment.Lines, chart.Line{Name: layer, Look: i, X: tokens, Y: r.Channels.Field(layer, "cosine_mean")})
-			size.Lines = append(size.Lines, chart.Line{Name: layer, Look: i, X: tokens, Y: finding.OverRMS(r, layer)})
+			alignment.Lines = append(alignment.Lines, line(layer, i, r.Channels.Steps, r.Channels.Field(layer, "cosine_mean"), stats.Mean))
+			size.Lines = append(size.Lines, line(layer, i, r.Channels.Steps, finding.OverRMS(r, layer), slices.Max[[]float64]))
 		}
 	}
 	return finding.Draw(dir, "emerge-long", &alignment, &size)
