@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -72,11 +73,14 @@ func (m *addresses) of(t *backend.Tensor) uint64 {
 // Every op of the set is bound in at least one case, and every bound kernel exists.
 func TestEveryOpBindsOrIsRefused(t *testing.T) {
 	bound, refused := map[reflect.Type]bool{}, map[string]bool{}
+	var mu sync.Mutex // of bound: the ranks of a case load side by side
 	d := backend.Driver{
 		Name: "paper", Spec: spec, Lower: lower,
 		Open: func(_ string, o backend.Options) (backend.Backend, error) {
 			return paperBackend{ranks: o.Group.Size(), bound: func(n *backend.Node, calls []call) {
+				mu.Lock()
 				bound[reflect.TypeOf(n.Op)] = true
+				mu.Unlock()
 				require.NotEmpty(t, calls, "%s", n)
 				for _, c := range calls {
 					if c.launch == nil {
