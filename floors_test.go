@@ -25,8 +25,8 @@ var levels = [][]string{
 	{"internal/cli", "tools/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
 	{"study/adam", "study/alarm", "study/aligned", "study/amplify", "study/attention", "study/domains", "study/emerge", "study/growth", "study/models", "study/neuron", "study/outlier", "study/paper", "study/spike", "study/tasks"},
-	{"internal/board"},
-	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/finding", "study/internal/start", "study/internal/weights"},
+	{"internal/board", "study/internal/finding"},
+	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/start", "study/internal/weights"},
 	{"run", "internal/runs"},
 	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/parity", "internal/ptq", "internal/spike", "internal/task", "internal/trial"},
 	{"infer", "internal/quantize", "train"},

@@ -86,6 +86,10 @@ func TestGroups(t *testing.T) {
 func TestComplete(t *testing.T) {
 	dir, list, err := readVariants(t, small+"recipes = [\"bf16\", \"fp8-smooth\"]\nseeds = [1, 2]\n")
 	require.NoError(t, err)
+	dir = filepath.Join(dir, "out")
+	_, err = Complete(dir)
+	require.ErrorContains(t, err, "holds no sweep")
+	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, writeManifest(dir, list))
 	for _, v := range list {
 		for _, seed := range v.Seeds {

@@ -121,6 +121,9 @@ func Groups(dir string) (groups []*runs.Group, err error) {
 // its seeds.
 func Complete(dir string) ([]*runs.Group, error) {
 	m, err := readManifest(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s holds no sweep: octet sweep FILE.toml -o %[1]s makes it", dir)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -12,12 +12,10 @@ import (
 	"log"
 	"math"
 	"os"
-	"strings"
 
 	"octet/internal/chart"
 	"octet/internal/runs"
 	"octet/internal/stats"
-	"octet/internal/sweep"
 	"octet/study/internal/finding"
 )
 
@@ -34,24 +32,28 @@ func main() {
 	}
 }
 
-// results are the runs of the sweep by state and condition, in the order of their seeds.
-type results struct {
-	states []string // in the order of the sweep; the first one is FP32
-	runs   map[string][]*runs.Run
+// states are the variants of the sweep; the first one is FP32.
+var states = []string{
+	"fp32", "e4m3 e5m2, all", "e4m3 e4m3, all", "e4m3 e4m3, layers", "e4m3 e4m3, layers and head", "e4m3 e4m3, layers and embedding",
+	"e5m2 e4m3, all", "fp32 e4m3, all", "e4m3 e4m3, all, stochastic", "e4m3 e4m3, all, floor_v", "e4m3 e4m3, all, blocks",
+	"e4m3 e4m3, all, expanded", "e4m3 e5m2, all, as fp8-smooth",
 }
 
+// results are the runs of the sweep by variant, in the order of their seeds.
+type results map[string][]*runs.Run
+
 func describe(dir, figures string) error {
-	groups, err := sweep.Complete(dir)
+	var names []string
+	for _, state := range states {
+		for _, condition := range conditions {
+			names = append(names, state+" "+condition)
+		}
+	}
+	byName, err := finding.Sweep(dir, "study/sweeps/adam.toml", names...)
 	if err != nil {
 		return err
 	}
-	r := results{runs: map[string][]*runs.Run{}}
-	for _, g := range groups {
-		r.runs[g.Name] = g.Runs
-		if state, ok := strings.CutSuffix(g.Name, " "+conditions[0]); ok {
-			r.states = append(r.states, state)
-		}
-	}
+	r := results(byName)
 	for _, condition := range conditions {
 		if err := r.table(condition); err != nil {
 			return err
@@ -60,7 +62,7 @@ func describe(dir, figures string) error {
 	return errors.Join(r.predictions().Write(os.Stdout), r.draw(figures))
 }
 
-func (r results) of(state, condition string) []*runs.Run { return r.runs[state+" "+condition] }
+func (r results) of(state, condition string) []*runs.Run { return r[state+" "+condition] }
 
 // uniform is the loss of a model of bytes that knows nothing.
 var uniform = math.Log(256)
@@ -103,8 +105,8 @@ func largest(list []*runs.Run, field string) (values []float64) {
 // table prints the states under a condition.
 func (r results) table(condition string) error {
 	var rows [][]string
-	base := finding.ValLosses(r.of(r.states[0], condition))
-	for _, state := range r.states {
+	base := finding.ValLosses(r.of(states[0], condition))
+	for _, state := range states {
 		list := r.of(state, condition)
 		worse := finding.Above(finding.ValLosses(list), base)
 		rows = append(rows, []string{

@@ -12,7 +12,7 @@ import (
 func (r results) predictions() *finding.List {
 	var l finding.List
 	condition := conditions[0]
-	base := finding.ValLosses(r.of(r.states[0], condition))
+	base := finding.ValLosses(r.of(states[0], condition))
 	worse := func(state string) []float64 { return finding.Above(finding.ValLosses(r.of(state, condition)), base) }
 	within := func(text, state string, most float64) {
 		l.Check(fmt.Sprintf("%s (%s): within %g %% of FP32 for every seed", text, state, most), finding.Span("%+.1f %%", worse(state)), finding.All(worse(state), -most, most))

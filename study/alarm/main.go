@@ -18,7 +18,6 @@ import (
 
 	"octet/internal/runs"
 	"octet/internal/stats"
-	"octet/internal/sweep"
 	"octet/study/internal/finding"
 	"octet/train"
 )
@@ -34,27 +33,27 @@ func main() {
 
 // describe prints, for each variant, when its runs warned and what their measurements said.
 func describe(dir string) error {
-	groups, err := sweep.Complete(dir)
+	names := []string{"bf16, 2^20", "fp8-delayed, 2^20", "fp8-current, 2^20", "fp8-smooth, 2^20", "bf16, 2^10", "bf16, 2^10, every tenth step"}
+	byName, err := finding.Sweep(dir, "study/sweeps/sporadic.toml", names...)
 	if err != nil {
 		return err
 	}
 	var rows [][]string
-	byName := map[string][]*runs.Run{}
-	for _, g := range groups {
-		byName[g.Name] = g.Runs
+	for _, name := range names {
+		list := byName[name]
 		var first, spike, ratio, kurtosis, sqnr []float64
-		for _, r := range g.Runs {
-			first, spike = append(first, firstAbove(r, train.OutlierRatio)), append(spike, firstSpike(g.Name, r))
+		for _, r := range list {
+			first, spike = append(first, firstAbove(r, train.OutlierRatio)), append(spike, firstSpike(name, r))
 			ratio = append(ratio, finding.LargestOverRMS(r))
 			low, high := extremes(r)
 			kurtosis, sqnr = append(kurtosis, high), append(sqnr, low)
 		}
 		alarmed, spiked := finding.Known(first), finding.Known(spike)
 		rows = append(rows, []string{
-			g.Name, fmt.Sprintf("%d of %d, %s", len(spiked), len(g.Runs), finding.Span("%.0f", spiked)),
-			fmt.Sprintf("%d of %d, %s", len(alarmed), len(g.Runs), finding.Span("%.0f", alarmed)), finding.Span("%.3g", ratio),
+			name, fmt.Sprintf("%d of %d, %s", len(spiked), len(list), finding.Span("%.0f", spiked)),
+			fmt.Sprintf("%d of %d, %s", len(alarmed), len(list), finding.Span("%.0f", alarmed)), finding.Span("%.3g", ratio),
 			finding.Span("%.0f", finding.Known(kurtosis)), finding.Span("%.1f", finding.Known(sqnr)),
-			finding.Span("%.3f", trained(g.Runs)), finding.Span("%.3f", finding.ValLosses(g.Runs)),
+			finding.Span("%.3f", trained(list)), finding.Span("%.3f", finding.ValLosses(list)),
 		})
 	}
 	return errors.Join(finding.Table(os.Stdout, "An outlier in one batch of twenty", []string{

@@ -25,6 +25,27 @@ func (r results) lossTable() error {
 	return finding.Table(os.Stdout, "Validation loss, in % above that of bf16 at κ = 1", head, rows)
 }
 
+// trainTable prints the training loss of the steps after the first, whose current scales are those of
+// the batch, where validation takes them from the history.
+func (r results) trainTable() error {
+	loss := func(c cell) (list []float64) {
+		for _, x := range r[c] {
+			list = append(list, stats.Mean(x.Metrics["loss"].Values[1:]))
+		}
+		return list
+	}
+	base := loss(cell{"bf16", 0})
+	var rows [][]string
+	for _, exponent := range exponents {
+		row := []string{fmt.Sprintf("2^%d", exponent)}
+		for _, recipe := range sizeRecipes {
+			row = append(row, finding.Span("%.2f", finding.Above(loss(cell{recipe, exponent}), base)))
+		}
+		rows = append(rows, row)
+	}
+	return finding.Table(os.Stdout, "Training loss of steps 2 to 4, in % above that of bf16 at κ = 1", append([]string{"κ"}, sizeRecipes...), rows)
+}
+
 // onsetTable prints the κ at which the median loss of each recipe is some percent above its own at
 // κ = 1: linear interpolation of the loss between the exponents.
 func (r results) onsetTable() error {

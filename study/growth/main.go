@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	out   = flag.String("o", "docs/evidence", "folder of the figures")
+	out   = flag.String("o", "", "folder of the figures; default: docs/evidence")
 	seeds = flag.Int("seeds", 5, "number of seeds, from 1")
 )
 
@@ -35,6 +35,12 @@ func main() {
 	flag.Parse()
 	if *seeds < 1 || flag.NArg() > 0 {
 		log.Fatal("growth: give -seeds of at least 1 and no arguments")
+	}
+	if *out == "" {
+		if *seeds != finding.Seeds {
+			log.Fatal("growth: -seeds needs -o, since the figures of docs/evidence are of 5 seeds")
+		}
+		*out = "docs/evidence"
 	}
 	if err := study(); err != nil {
 		log.Fatal(err)

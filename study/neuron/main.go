@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	out   = flag.String("o", "docs/evidence", "folder of the figures")
+	out   = flag.String("o", "", "folder of the figures; default: docs/evidence")
 	seeds = flag.Int("seeds", 5, "number of seeds, from 1")
 	steps = flag.Int("steps", 0, "steps of every run, for a quick look; 0: as many as the run names")
 )
@@ -33,6 +33,12 @@ func main() {
 	flag.Parse()
 	if *seeds < 1 || *steps < 0 || flag.NArg() > 0 {
 		log.Fatal("neuron: give -seeds of at least 1, -steps of at least 0 and no arguments")
+	}
+	if *out == "" {
+		if *seeds != finding.Seeds || *steps > 0 {
+			log.Fatal("neuron: -seeds and -steps need -o, since the figures of docs/evidence are of 5 seeds and all steps")
+		}
+		*out = "docs/evidence"
 	}
 	if err := study(); err != nil {
 		log.Fatal(err)

@@ -36,6 +36,9 @@ func main() {
 	more := flag.String("pairs", "", "folder with the sweeps paper-seeds and smooth-all")
 	threads := flag.Int("threads", runtime.GOMAXPROCS(0), "threads that score")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		log.Fatal("paper takes no arguments")
+	}
 	var err error
 	if *more != "" {
 		err = pairs(os.Stdout, *more)
@@ -75,6 +78,7 @@ const bf16Gradients = "fp8-smooth, gradients BF16"
 
 var variants = []variant{
 	{"bf16", []string{"recipe=bf16"}},
+	{"bf16, gradients BF16", []string{"recipe=bf16", "precision.grad_accum=bf16"}},
 	{"fp8-w3-bf16", []string{"recipe=fp8-w3-bf16"}},
 	{"fp8-delayed", []string{"recipe=fp8-delayed"}},
 	{"fp8-smooth", []string{"recipe=fp8-smooth"}},

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"octet/internal/runs"
 	"octet/internal/stats"
 	"octet/internal/sweep"
 	"octet/study/internal/finding"
@@ -49,6 +50,9 @@ func quality(ctx context.Context, w io.Writer, dir, tasks string, threads int) e
 	if err != nil {
 		return err
 	}
+	if !slices.ContainsFunc(groups, func(g *runs.Group) bool { return g.Name == control }) || groups[0].Name != "bf16" {
+		return fmt.Errorf("%s is not a sweep of study/sweeps/paper.toml: it has no runs of bf16 and %s", dir, control)
+	}
 	scores := map[string]map[string]*score{} // by recipe and seed
 	var recipes []string
 	for _, g := range groups {
@@ -60,9 +64,6 @@ func quality(ctx context.Context, w io.Writer, dir, tasks string, threads int) e
 				return err
 			}
 		}
-	}
-	if scores["bf16"] == nil || scores[control] == nil {
-		return fmt.Errorf("%s has no runs of bf16 and %s: it is not a sweep of study/sweeps/paper.toml", dir, control)
 	}
 	var rows [][]string
 	all := make([]map[string]result, len(measures))

@@ -1,11 +1,36 @@
 package finding
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
 	"octet/internal/runs"
+	"octet/internal/sweep"
 )
+
+// Seeds is the number of seeds that predictions are about.
+const Seeds = 5
+
+// Sweep returns the runs of the sweep in dir by the names of their variants. The sweep must be complete
+// and have these variants, each with as many seeds as predictions are about; file names the sweep file
+// that has them.
+func Sweep(dir, file string, names ...string) (map[string][]*runs.Run, error) {
+	groups, err := sweep.Complete(dir)
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string][]*runs.Run{}
+	for _, g := range groups {
+		byName[g.Name] = g.Runs
+	}
+	for _, name := range names {
+		if n := len(byName[name]); n != Seeds {
+			return nil, fmt.Errorf("%s has %d runs of %q, not %d: it is not a sweep of %s", dir, n, name, Seeds, file)
+		}
+	}
+	return byName, nil
+}
 
 // Known returns the values that are not NaN.
 func Known(values []float64) []float64 {
