@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"octet/internal/runs"
-	"octet/internal/sweep"
+	"octet/study/internal/finding"
 	"octet/study/internal/start"
 )
 
@@ -69,12 +69,19 @@ func (s *setting) values(of func(model) float64) (list []float64) {
 	return list
 }
 
+// settingNames are the variants of study/sweeps/emerge.toml.
+var settingNames = []string{
+	"decay 0.1", "decay 0", "decay 0.3", "decay 1", "decay 5", "l2 1e-3", "l2 1e-2",
+	"lr 1e-2, decay 0", "lr 1e-2, decay 0.1", "lr 1e-2, decay 0.3",
+	"first 2 MB", "repeated text", rareName, "ffn 16", "dim 32, ffn 512", "1 x 80", "4 x 48", "10 x 32",
+}
+
 // settings are those of a sweep, by name.
 type settings map[string]*setting
 
 // readSettings measures the last checkpoint of every run of a sweep.
 func readSettings(ctx context.Context, dir string) (settings, []*setting, error) {
-	groups, err := sweep.Complete(dir)
+	runsOf, err := finding.Sweep(dir, "study/sweeps/emerge.toml", settingNames...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -86,9 +93,9 @@ func readSettings(ctx context.Context, dir string) (settings, []*setting, error)
 	var list []*setting
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
-	for _, group := range groups {
-		s := &setting{name: group.Name, runs: group.Runs, models: make([]model, len(group.Runs))}
-		byName[s.name], list = s, append(list, s)
+	for _, name := range settingNames {
+		s := &setting{name: name, runs: runsOf[name], models: make([]model, len(runsOf[name]))}
+		byName[name], list = s, append(list, s)
 		for i, r := range s.runs {
 			g.Go(func() error {
 				entries, err := checkpoints(r.Dir)
@@ -96,7 +103,7 @@ func readSettings(ctx context.Context, dir string) (settings, []*setting, error)
 					return err
 				}
 				text := corpus.Val
-				if group.Name == rareName {
+				if name == rareName {
 					text = rareTokens{corpus.Val}
 				}
 				s.models[i], err = measure(ctx, r.Dir, entries[len(entries)-1], text)
