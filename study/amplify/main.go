@@ -51,6 +51,6 @@ func describe(dir, figures string) error {
 		return err
 	}
 	return errors.Join(
-		sizes.lossTable(), sizes.trainTable(), sizes.onsetTable(), sizes.signalTable(), sizes.predictions().Write(os.Stdout), sizes.draw(figures),
+		sizes.lossTable(), sizes.trainTable(), sizes.onsetTable(), sizes.signalTable(), sizes.predictions().Write(os.Stdout), sizes.draw(figures), sizes.drawSignals(figures),
 		rescues.rescueTable(), rescues.rescuePredictions().Write(os.Stdout), rescues.drawRescue(figures))
 }

@@ -80,6 +80,15 @@ func (r results) channel(c cell, field string) (list []float64) {
 	return list
 }
 
+// amaxOver returns the last amax of the first layer over a field of its channels, for each run of a cell.
+func (r results) amaxOver(c cell, field string) []float64 {
+	list := r.channel(c, "amax")
+	for i, v := range r.channel(c, field) {
+		list[i] /= v
+	}
+	return list
+}
+
 // cast returns the last value of a field of the cast of the first layer's activation a.
 func (r results) cast(c cell, field string) (list []float64) {
 	for _, x := range r[c] {

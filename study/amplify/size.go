@@ -79,16 +79,9 @@ func (r results) signalTable() error {
 	var rows [][]string
 	for _, exponent := range exponents {
 		c := cell{"fp8-current", exponent}
-		ratio := func(field string) []float64 {
-			list := r.channel(c, "amax")
-			for i, v := range r.channel(c, field) {
-				list[i] /= v
-			}
-			return list
-		}
 		rows = append(rows, []string{
 			fmt.Sprintf("2^%d", exponent), finding.Span("%.2f", r.above("fp8-current", exponent)),
-			finding.Span("%.3g", ratio("median")), finding.Span("%.3g", ratio("others_rms")), finding.Span("%.2f", absolute(r.channel(c, "cosine"))),
+			finding.Span("%.3g", r.amaxOver(c, "median")), finding.Span("%.3g", r.amaxOver(c, "others_rms")), finding.Span("%.2f", absolute(r.channel(c, "cosine"))),
 			finding.Span("%.3g", r.cast(c, "amax_rms")), finding.Span("%.0f", r.cast(c, "kurtosis")), finding.Span("%.1f", r.cast(c, "sqnr_db")),
 			finding.Span("%.2f", r.cast(c, "flushed")),
 		})
@@ -144,6 +137,29 @@ func (r results) predictions() *finding.List {
 	sqnr := func(exponent int) float64 { return stats.Median(r.cast(cell{"fp8-current", exponent}, "sqnr_db")) }
 	l.Check("SQNR misleads: at κ = 2^16 it is less than 2 dB below that at κ = 1 (medians)", fmt.Sprintf("%.1f dB and %.1f dB", sqnr(16), sqnr(0)), sqnr(16) > sqnr(0)-2)
 	return &l
+}
+
+// drawSignals draws what telemetry said of the first layer under fp8-current, against κ.
+func (r results) drawSignals(dir string) error {
+	c := chart.Chart{Title: "Telemetry of the first layer, fp8-current, 5 models", X: chart.Axis{Label: "log2 κ"}, Y: chart.Axis{Label: "median and range", Log: true}}
+	for i, signal := range []struct {
+		name string
+		of   func(cell) []float64
+	}{
+		{"amax / rms of the others", func(c cell) []float64 { return r.amaxOver(c, "others_rms") }},
+		{"kurtosis of a", func(c cell) []float64 { return r.cast(c, "kurtosis") }},
+		{"amax / rms of a", func(c cell) []float64 { return r.cast(c, "amax_rms") }},
+		{"SQNR of a, dB", func(c cell) []float64 { return r.cast(c, "sqnr_db") }},
+	} {
+		line := chart.Line{Name: signal.name, Look: i}
+		for _, exponent := range exponents {
+			list := signal.of(cell{"fp8-current", exponent})
+			line.X, line.Low, line.High = append(line.X, float64(exponent)), append(line.Low, slices.Min(list)), append(line.High, slices.Max(list))
+			line.Y = append(line.Y, stats.Median(list))
+		}
+		c.Lines = append(c.Lines, line)
+	}
+	return finding.Draw(dir, "amplify-signals", &c)
 }
 
 // draw draws the loss of each recipe against κ.
