@@ -9,7 +9,7 @@ import (
 )
 
 // SwiGLUHealth describes the channels of a layer's MLP, and the one with the largest
-// activation. It becomes an outlier when its rows of up_proj and gate_proj align (method.md).
+// activation, which can become the outlier that breaks FP8 (method.md).
 type SwiGLUHealth struct {
 	Layer            string // "layers.3"
 	Channel          int    // with the largest maximum of |a|; the next five fields are about it

@@ -116,8 +116,8 @@ func trained(list []*runs.Run) (losses []float64) {
 	return losses
 }
 
-// predictions compares the runs with what was written here before the first of them. The lines about
-// 2^20 had earlier runs; what they had shown is docs/evidence.md's to tell.
+// predictions compares the runs with what was written here before them. The two predictions about 2^20
+// were written when runs of that kind were known.
 func predictions(byName map[string][]*runs.Run) *finding.List {
 	var l finding.List
 	large := byName["bf16, 2^20"]

@@ -81,7 +81,7 @@ func (r results) signalTable() error {
 		c := cell{"fp8-current", exponent}
 		rows = append(rows, []string{
 			fmt.Sprintf("2^%d", exponent), finding.Span("%.2f", r.above("fp8-current", exponent)),
-			finding.Span("%.3g", r.amaxOver(c, "median")), finding.Span("%.3g", r.amaxOver(c, "others_rms")), finding.Span("%.2f", absolute(r.channel(c, "cosine"))),
+			finding.Span("%.3g", r.amaxOver(c, "median")), finding.Span("%.3g", r.amaxOver(c, "others_rms")), finding.Span("%.2f", finding.Abs(r.channel(c, "cosine"))),
 			finding.Span("%.3g", r.cast(c, "amax_rms")), finding.Span("%.0f", r.cast(c, "kurtosis")), finding.Span("%.1f", r.cast(c, "sqnr_db")),
 			finding.Span("%.2f", r.cast(c, "flushed")),
 		})
@@ -89,13 +89,6 @@ func (r results) signalTable() error {
 	return finding.Table(os.Stdout, "Telemetry of the first layer under fp8-current", []string{
 		"κ", "loss, %", "amax / median", "amax / rms of the others", "|cos|", "amax / rms of a", "kurtosis of a", "SQNR of a, dB", "flushed",
 	}, rows)
-}
-
-func absolute(x []float64) []float64 {
-	for i := range x {
-		x[i] = math.Abs(x[i])
-	}
-	return x
 }
 
 // predictions compares the runs with what was written here before the first of them, from earlier

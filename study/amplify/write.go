@@ -7,10 +7,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"octet/checkpoint"
-	"octet/internal/sweep"
+	"octet/study/internal/finding"
 	"octet/study/internal/weights"
 )
 
@@ -35,8 +36,13 @@ var rescueVariants = []struct{ name, set string }{
 	{"bf16", `"recipe=bf16"`},
 	{"fp8-delayed", `"recipe=fp8-delayed"`},
 	{"fp8-smooth", `"recipe=fp8-smooth"`},
-	{"fp8-delayed, then bf16", `"recipe=fp8-delayed", 'precision.schedule=[{step=60, recipe="bf16"}]'`},
-	{"fp8-delayed, then fp8-smooth", `"recipe=fp8-delayed", 'precision.schedule=[{step=60, recipe="fp8-smooth"}]'`},
+	{"fp8-delayed, then bf16", `"recipe=fp8-delayed", ` + changeTo("bf16")},
+	{"fp8-delayed, then fp8-smooth", `"recipe=fp8-delayed", ` + changeTo("fp8-smooth")},
+}
+
+// changeTo returns the setting that changes to a recipe after rescueStep.
+func changeTo(recipe string) string {
+	return fmt.Sprintf(`'precision.schedule=[{step=%d, recipe="%s"}]'`, rescueStep, recipe)
 }
 
 // writeAll writes amplified copies of the models of a sweep, and the files of two sweeps over them.
@@ -45,7 +51,7 @@ func writeAll(models, dir string) error {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	groups, err := sweep.Groups(models)
+	byName, err := finding.Sweep(models, "study/sweeps/emerge.toml", base)
 	if err != nil {
 		return err
 	}
@@ -54,44 +60,34 @@ func writeAll(models, dir string) error {
 		return err
 	}
 	var conditions, rescues strings.Builder // of the sweep files
-	for _, g := range groups {
-		if g.Name != base {
-			continue
+	for _, r := range byName[base] {
+		entries, err := checkpoint.List(filepath.Join(r.Dir, checkpoint.Dir))
+		if err != nil {
+			return err
 		}
-		for _, r := range g.Runs {
-			entries, err := checkpoint.List(filepath.Join(r.Dir, checkpoint.Dir))
+		if len(entries) == 0 {
+			return fmt.Errorf("%s has no checkpoint: train study/sweeps/emerge.toml again", r.Dir)
+		}
+		m, err := weights.Open(entries[0].Path)
+		if err != nil {
+			return err
+		}
+		seed := r.Config["seed"]
+		if err := os.MkdirAll(filepath.Join(partial, "seed-"+seed), 0o777); err != nil {
+			return err
+		}
+		for _, exponent := range exponents {
+			below := filepath.Join("seed-"+seed, fmt.Sprintf("k%d", exponent))
+			path, err := amplify(m, math.Exp2(float64(exponent))).Save(filepath.Join(partial, below))
 			if err != nil {
 				return err
 			}
-			if len(entries) == 0 || !r.Done() {
-				return fmt.Errorf("%s is not done: finish the sweep", r.Dir)
-			}
-			m, err := weights.Open(entries[0].Path)
-			if err != nil {
-				return err
-			}
-			seed := r.Config["seed"]
-			if err := os.MkdirAll(filepath.Join(partial, "seed-"+seed), 0o777); err != nil {
-				return err
-			}
-			for _, exponent := range exponents {
-				below := filepath.Join("seed-"+seed, fmt.Sprintf("k%d", exponent))
-				path, err := amplify(m, math.Exp2(float64(exponent))).Save(filepath.Join(partial, below))
-				if err != nil {
-					return err
-				}
-				line := fmt.Sprintf("  { name = \"2^%d model %s\", set = [\"seed=%s\", \"model.init=%s\"] },\n", exponent, seed, seed, filepath.Join(below, filepath.Base(path)))
-				conditions.WriteString(line)
-				for _, x := range rescued {
-					if x == exponent {
-						rescues.WriteString(line)
-					}
-				}
+			line := fmt.Sprintf("  { name = \"2^%d model %s\", set = [\"seed=%s\", \"model.init=%s\"] },\n", exponent, seed, seed, filepath.Join(below, filepath.Base(path)))
+			conditions.WriteString(line)
+			if slices.Contains(rescued, exponent) {
+				rescues.WriteString(line)
 			}
 		}
-	}
-	if conditions.Len() == 0 {
-		return fmt.Errorf("%s has no runs of %q: train study/sweeps/emerge.toml first", models, base)
 	}
 	config, err := configPath(dir)
 	if err != nil {

@@ -80,8 +80,8 @@ func decays(l *finding.List) error {
 	full, batches := kinds[2], kinds[3]
 	a, b := slices.Index(full.strengths, 0.3), slices.Index(batches.strengths, 0.3)
 	l.Check("AdamW 0.3, all samples: effective μ below 0.5 and |cos| below 0.95 for every seed",
-		finding.Span("%.2f", effective[2][a])+", "+finding.Span("%.3f", abs(cosines[2][a])),
-		finding.All(effective[2][a], 0, 0.5) && finding.All(abs(cosines[2][a]), 0, 0.95))
+		finding.Span("%.2f", effective[2][a])+", "+finding.Span("%.3f", finding.Abs(cosines[2][a])),
+		finding.All(effective[2][a], 0, 0.5) && finding.All(finding.Abs(cosines[2][a]), 0, 0.95))
 	l.Check("AdamW 0.3, batches of 32: effective μ between 0.5 and 2 for every seed", finding.Span("%.2f", effective[3][b]), finding.All(effective[3][b], 0.5, 2))
 	var ratios []float64
 	for seed, e := range effective[3][b] {

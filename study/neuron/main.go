@@ -135,14 +135,6 @@ func cosine(o *outcome) float64 { return o.cos(0) }
 // alignment returns |cos| of the neuron with the largest contribution to an output.
 func alignment(o *outcome) float64 { return math.Abs(o.cos(o.top())) }
 
-func abs(values []float64) []float64 {
-	list := make([]float64, len(values))
-	for i, v := range values {
-		list[i] = math.Abs(v)
-	}
-	return list
-}
-
 // failed returns the number of runs that did not learn.
 func failed(list []*outcome) (n int) {
 	for _, o := range list {

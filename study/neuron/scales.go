@@ -37,7 +37,7 @@ func scales(l *finding.List) error {
 	for i, list := range measure(runs) {
 		e := equationsOf(list)
 		rows = append(rows, []string{
-			fmt.Sprintf("%g", sizes[i]), finding.Span("%.4f", abs(each(list, cosine))),
+			fmt.Sprintf("%g", sizes[i]), finding.Span("%.4f", finding.Abs(each(list, cosine))),
 			middle("%.3f", e.sigmoidPrime), finding.Span("%.1g", e.w1), middle("%.4f", e.w2), finding.Span("%.4f", e.rayleigh),
 		})
 		prime, medians = append(prime, stats.Median(e.sigmoidPrime)), append(medians, stats.Median(e.w2))

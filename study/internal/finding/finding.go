@@ -1,6 +1,6 @@
 // Package finding holds the predictions of a study beside what its runs measured, and writes
-// both as Markdown for docs/evidence.md. A study states its predictions in code, committed
-// before the first run, so that none can be fitted to the result.
+// both as Markdown for docs/evidence.md. A study states its predictions in code and
+// commits them before its runs at full size; docs/evidence.md names the exceptions.
 package finding
 
 import (

@@ -37,6 +37,15 @@ func Known(values []float64) []float64 {
 	return slices.DeleteFunc(slices.Clone(values), math.IsNaN)
 }
 
+// Abs returns the magnitudes of the values.
+func Abs(values []float64) []float64 {
+	list := make([]float64, len(values))
+	for i, v := range values {
+		list[i] = math.Abs(v)
+	}
+	return list
+}
+
 // ValLosses returns the last validation loss of each run, in nats per token.
 func ValLosses(list []*runs.Run) (losses []float64) {
 	for _, r := range list {
