@@ -34,7 +34,7 @@ var levels = [][]string{
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "tools/kernelusage"},
 	{"backend/emu/attention", "backend/emu/optimizer"},
 	{"backend/emu/cast", "backend/emu/gemm"},
-	{"backend/emu/memory", "data/prepare"},
+	{"backend/cost", "backend/emu/memory", "data/prepare"},
 	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libmpi", "csrc/libsynapse", "csrc/standin", "data", "internal/arrays", "internal/writers", "recipe", "backend/emu/pool"},
 	{"fp8", "internal/disk/powercut", "internal/page"},
 	// These import no package of this module.

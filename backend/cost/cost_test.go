@@ -1,0 +1,5 @@
+package cost
+
+import "testing"
+
+func TestDevices(t *testing.T) { Devices() }

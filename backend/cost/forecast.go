@@ -1,0 +1,143 @@
+package cost
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Training describes a run for a forecast.
+type Training struct {
+	Step          *Step
+	TokensPerStep float64
+	FLOPsPerToken float64
+	Snapshot      float64 // bytes of a checkpoint
+	// Tokens of the whole run, the price of a device hour in any currency, and the carbon
+	// intensity of the grid in g/kWh; 0: not asked for.
+	Tokens, Price, Grid float64
+}
+
+// Forecast is a training run as predicted. Of the run's figures, those that nobody asked for are 0.
+type Forecast struct {
+	Devices      int         `json:"devices"`
+	StepSeconds  float64     `json:"step_s"`
+	Band         [2]float64  `json:"band"` // of StepSeconds, see [Machine.Band]
+	TokensPerS   float64     `json:"tokens_per_s"`
+	MFU          float64     `json:"mfu,omitempty"` // of the BF16 peak
+	Classes      []ClassTime `json:"classes"`
+	WireSeconds  float64     `json:"wire_s,omitempty"` // of all collectives, hidden ones included
+	Effects      []Effect    `json:"effects,omitempty"`
+	Days         float64     `json:"days,omitempty"` // with failures
+	Cost         float64     `json:"cost,omitempty"`
+	KWh          float64     `json:"kwh,omitempty"`
+	CO2          float64     `json:"co2_kg,omitempty"`
+	Interval     float64     `json:"checkpoint_interval_s"`
+	Overhead     float64     `json:"failure_overhead"`
+	Assumptions  []Origin    `json:"assumptions"`
+	Unmeasured   []string    `json:"unmeasured,omitempty"`
+	NotValidated []string    `json:"not_validated,omitempty"`
+}
+
+// Origin is a number with its name and where it is from.
+type Origin struct {
+	Name   string  `json:"name"`
+	Value  float64 `json:"value"`
+	Source string  `json:"source"` // measured, published or assumed
+	From   string  `json:"from"`
+}
+
+// Effect is what the range of a number does to the step: its time at both ends of the range over
+// that at the number's value, the shorter one first.
+type Effect struct {
+	Name string  `json:"name"`
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+}
+
+// Band returns the time of a step if the numbers with a range lie elsewhere in it: the effects of
+// all numbers, each alone, combined as independent errors of the logarithm. Effects are sorted,
+// largest first.
+func (m *Machine) Band(s *Step, p Prediction) (band [2]float64, effects []Effect, err error) {
+	var low, high float64
+	for _, name := range p.Used {
+		n := m.Numbers[name]
+		if n.Low == 0 {
+			continue
+		}
+		var ends [2]float64
+		for i, value := range []float64{n.Low, n.High} {
+			q, err := m.with(name, value).Predict(s)
+			if err != nil {
+				return band, nil, err
+			}
+			ends[i] = q.Step / p.Step
+		}
+		e := Effect{name, min(ends[0], ends[1], 1), max(ends[0], ends[1], 1)}
+		if e.Low < 1 || e.High > 1 {
+			effects = append(effects, e)
+		}
+		low, high = math.Hypot(low, math.Log(e.Low)), math.Hypot(high, math.Log(e.High))
+	}
+	slices.SortStableFunc(effects, func(a, b Effect) int { return cmp.Compare(b.High/b.Low, a.High/a.Low) })
+	return [2]float64{p.Step * math.Exp(-low), p.Step * math.Exp(high)}, effects, nil
+}
+
+// with returns m with another value of a number.
+func (m *Machine) with(name string, value float64) *Machine {
+	changed := *m
+	changed.Numbers = Numbers{}
+	for k, n := range m.Numbers {
+		changed.Numbers[k] = n
+	}
+	n := changed.Numbers[name]
+	n.Value = value
+	changed.Numbers[name] = n
+	return &changed
+}
+
+// Forecast predicts a run. The error wraps ErrNoData if a number has no source.
+func (m *Machine) Forecast(t Training) (Forecast, error) {
+	p, err := m.Predict(t.Step)
+	if err != nil {
+		return Forecast{}, err
+	}
+	f := Forecast{
+		Devices: m.Devices(), StepSeconds: p.Step, Classes: p.Classes, WireSeconds: p.Wire,
+		TokensPerS: t.TokensPerStep / p.Step, Unmeasured: p.Unmeasured, NotValidated: t.Step.NotValidated(),
+	}
+	if f.Band, f.Effects, err = m.Band(t.Step, p); err != nil {
+		return Forecast{}, err
+	}
+	used := slices.Clone(p.Used)
+	get := func(name string) float64 {
+		x, ok := m.Numbers[name]
+		if !ok {
+			err = cmp.Or(err, error(&MissingError{m.Device, name}))
+		}
+		used = append(used, name)
+		return x.Value
+	}
+	devices := float64(m.Devices())
+	if _, ok := m.Numbers["bf16_peak"]; ok {
+		f.MFU = f.TokensPerS * t.FLOPsPerToken / (devices * get("bf16_peak") * 1e12)
+	}
+	failures := Failures{
+		MTBF: get("mtbf") * 3600 / devices, Restart: get("restart"), Save: t.Snapshot / (get("checkpoint_rate") * 1e9),
+	}
+	f.Interval = failures.Interval()
+	f.Overhead = failures.Overhead(f.Interval)
+	if t.Tokens > 0 {
+		hours := t.Tokens / f.TokensPerS * (1 + f.Overhead) / 3600
+		f.Days, f.Cost = hours/24, hours*devices*t.Price
+		if _, ok := m.Numbers["watts"]; ok {
+			f.KWh = hours * devices * get("watts") * get("host_power") / 1000
+			f.CO2 = f.KWh * t.Grid / 1000
+		}
+	}
+	slices.Sort(used)
+	for _, name := range slices.Compact(used) {
+		n := m.Numbers[name]
+		f.Assumptions = append(f.Assumptions, Origin{name, n.Value, n.Origin(), n.Source()})
+	}
+	return f, err
+}

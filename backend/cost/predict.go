@@ -1,0 +1,178 @@
+package cost
+
+import (
+	"fmt"
+	"math"
+)
+
+// Bound is what limits an op.
+type Bound uint8
+
+// The bounds.
+const (
+	ByFLOPs Bound = iota
+	ByBytes
+	ByLatency
+	ByWire
+	bounds
+)
+
+var boundNames = [...]string{"flops", "bytes", "latency", "wire"}
+
+func (b Bound) String() string { return boundNames[b] }
+
+// Prediction is the time of a training step, in seconds, of one device and so of all.
+type Prediction struct {
+	Step    float64
+	Classes []ClassTime // sums to Step
+	// Wire is the time of all collectives, of which the class communication holds what the
+	// device waits for.
+	Wire float64
+	Used []string // names of the numbers that the prediction depends on, sorted
+	// Unmeasured lists the keys of ops, sorted, whose curve the calibration lacks; empty
+	// without a calibration.
+	Unmeasured []string
+}
+
+// ClassTime is the time of one class in a step. GEMMs have a line for each format.
+type ClassTime struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"s"`
+	Share   float64 `json:"share"` // of the step
+	Bound   string  `json:"bound"` // what limits most of the time: flops, bytes, latency or wire
+}
+
+// Predict returns the time of a step. The error wraps ErrNoData if a number has no source.
+//
+// Ops on the compute queue run one after the other. A collective starts when the ops before it
+// have ended, after the collectives before it, and an op that uses its result waits for it. While
+// the device computes, collectives progress at the rate hidden. All end with their program.
+func (m *Machine) Predict(s *Step) (Prediction, error) {
+	r, err := m.rates(s)
+	if err != nil {
+		return Prediction{}, err
+	}
+	sums := newSums(s)
+	p := Prediction{}
+	for _, pass := range s.passes {
+		sums.times = pass.times
+		q := queue{hidden: r.hidden}
+		for i := range pass.work {
+			w := &pass.work[i]
+			t, bound := r.time(w)
+			switch {
+			case w.comm || w.class == Communication:
+				p.Wire += pass.times * t
+				q.add(i, t, bound)
+			default:
+				if w.waits >= 0 {
+					q.drain(w.waits, sums)
+				}
+				q.overlap(t)
+				sums.add(w, t, bound)
+			}
+		}
+		q.drain(len(pass.work), sums)
+	}
+	p.Classes = sums.list()
+	for _, c := range p.Classes {
+		p.Step += c.Seconds
+	}
+	for i := range p.Classes {
+		p.Classes[i].Share = p.Classes[i].Seconds / p.Step
+	}
+	p.Used, p.Unmeasured = r.usedNames(), r.unmeasured()
+	return p, nil
+}
+
+// queue holds the collectives that have started or wait, first in, first out.
+type queue struct {
+	hidden float64
+	jobs   []job
+}
+
+type job struct {
+	index int // of the op in its pass
+	left  float64
+	bound Bound
+}
+
+func (q *queue) add(index int, seconds float64, b Bound) {
+	q.jobs = append(q.jobs, job{index, seconds, b})
+}
+
+// overlap lets the queue progress while the device computes.
+func (q *queue) overlap(seconds float64) {
+	if q.hidden <= 0 {
+		return
+	}
+	progress := seconds * q.hidden
+	for len(q.jobs) > 0 && progress > 0 {
+		done := min(progress, q.jobs[0].left)
+		q.jobs[0].left -= done
+		progress -= done
+		if q.jobs[0].left > 0 {
+			return
+		}
+		q.jobs = q.jobs[1:]
+	}
+}
+
+// drain waits for all ops up to an index, and adds the time to the class communication.
+func (q *queue) drain(index int, s *sums) {
+	for len(q.jobs) > 0 && q.jobs[0].index <= index {
+		s.add(&work{class: Communication}, q.jobs[0].left, q.jobs[0].bound)
+		q.jobs = q.jobs[1:]
+	}
+}
+
+// sums adds up times by class, format and bound.
+type sums struct {
+	times   float64 // of the pass
+	formats []string
+	byGEMM  map[string]*[bounds]float64
+	by      [classes][bounds]float64
+}
+
+func newSums(s *Step) *sums {
+	sums := &sums{formats: s.formats, byGEMM: map[string]*[bounds]float64{}}
+	for _, f := range s.formats {
+		sums.byGEMM[f] = &[bounds]float64{}
+	}
+	return sums
+}
+
+func (s *sums) add(w *work, seconds float64, b Bound) {
+	if w.class == GEMM {
+		s.byGEMM[w.format][b] += s.times * seconds
+		return
+	}
+	s.by[w.class][b] += s.times * seconds
+}
+
+func (s *sums) list() (list []ClassTime) {
+	add := func(name string, by [bounds]float64) {
+		c := ClassTime{Name: name}
+		most := Bound(0)
+		for b, t := range by {
+			c.Seconds += t
+			if t > by[most] {
+				most = Bound(b)
+			}
+		}
+		c.Bound = most.String()
+		if c.Seconds > 0 {
+			list = append(list, c)
+		}
+	}
+	for _, f := range s.formats {
+		add(fmt.Sprintf("GEMMs, %s", f), *s.byGEMM[f])
+	}
+	for c := Attention; c < classes; c++ {
+		add(c.String(), s.by[c])
+	}
+	return list
+}
+
+// levels returns the number of latencies of a collective over a tree of nodes.
+func levels(nodes int) float64 { return 1 + math.Log2(float64(nodes)) }
