@@ -24,7 +24,7 @@ var levels = [][]string{
 	{"command"},
 	{"internal/cli", "tools/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
-	{"study/adam", "study/alarm", "study/aligned", "study/amplify", "study/attention", "study/domains", "study/emerge", "study/growth", "study/models", "study/neuron", "study/outlier", "study/paper", "study/spike", "study/tasks"},
+	{"study/adam", "study/alarm", "study/aligned", "study/amplify", "study/attention", "study/domains", "study/emerge", "study/forecast", "study/growth", "study/models", "study/neuron", "study/outlier", "study/paper", "study/spike", "study/tasks"},
 	{"internal/board", "study/internal/finding"},
 	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/start", "study/internal/weights"},
 	{"run", "internal/runs"},

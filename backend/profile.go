@@ -91,6 +91,15 @@ func (p *Profile) Run(ctx context.Context, program string, x Executable) error {
 	})
 }
 
+// Times returns the recorded times of each node, in the order of its runs.
+func (p *Profile) Times() map[*Node][]time.Duration {
+	times := map[*Node][]time.Duration{}
+	for _, e := range p.events {
+		times[e.node] = append(times[e.node], e.end-e.start)
+	}
+	return times
+}
+
 // Row sums up the runs of all nodes of one name.
 type Row struct {
 	Name  string

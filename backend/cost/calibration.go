@@ -1,24 +1,278 @@
 package cost
 
-// Calibration holds curves that were measured on a device.
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"octet/backend"
+)
+
+// Calibration holds what was measured on a device.
 type Calibration struct {
-	Curves map[string]Curve
+	Backend string           `toml:"backend"` // as --backend takes it
+	Device  string           `toml:"device"`  // as the backend describes it
+	Octet   string           `toml:"octet"`   // version
+	Date    string           `toml:"date"`
+	Numbers Numbers          `toml:"number"`
+	Curves  map[string]Curve `toml:"curve"` // by Key
 }
 
-// Curve is the time of an op: Overhead + FLOPs·PerFLOP + bytes·PerByte, in seconds.
+// Curve is the time of an op:
+//
+//	Overhead + FLOPs/(TFLOPs·10^12) + bytes/(GBytes·10^9)   seconds
+//
+// where a rate of 0 leaves its term out.
 type Curve struct {
-	Overhead, PerFLOP, PerByte float64
+	Overhead float64 `toml:"overhead_us"`
+	TFLOPs   float64 `toml:"tflops,omitzero"`
+	GBytes   float64 `toml:"gbytes,omitzero"`
+	RMS      float64 `toml:"rms"`     // of the relative errors of the samples
+	Samples  int     `toml:"samples"` // shapes that were measured
+	Largest  float64 `toml:"largest_us"`
+	Bench    string  `toml:"bench"` // gemm, step, …
 }
 
-func (c *Calibration) curve(key string) (Curve, bool) { x, ok := c.Curves[key]; return x, ok }
-
+// time returns the seconds of an op and what limits it.
 func (c Curve) time(flops, bytes float64) (float64, Bound) {
-	f, b := flops*c.PerFLOP, bytes*c.PerByte
-	switch {
-	case c.Overhead >= f && c.Overhead >= b:
-		return c.Overhead + f + b, ByLatency
-	case f >= b:
-		return c.Overhead + f + b, ByFLOPs
+	overhead, f, b := c.Overhead*1e-6, 0.0, 0.0
+	if c.TFLOPs > 0 {
+		f = flops / (c.TFLOPs * 1e12)
 	}
-	return c.Overhead + f + b, ByBytes
+	if c.GBytes > 0 {
+		b = bytes / (c.GBytes * 1e9)
+	}
+	switch t := overhead + f + b; {
+	case overhead >= f && overhead >= b:
+		return t, ByLatency
+	case f >= b:
+		return t, ByFLOPs
+	default:
+		return t, ByBytes
+	}
+}
+
+// Sample is the measured time of one op.
+type Sample struct {
+	Key     string
+	Cost    backend.Cost
+	Seconds float64
+}
+
+// FitCurves returns a curve for each key, which minimizes the squares of relative errors. No term
+// is negative.
+func FitCurves(bench string, samples []Sample) map[string]Curve {
+	byKey := map[string][]Sample{}
+	for _, s := range samples {
+		if s.Seconds > 0 {
+			byKey[s.Key] = append(byKey[s.Key], s)
+		}
+	}
+	curves := map[string]Curve{}
+	for key, list := range byKey {
+		curves[key] = fitCurve(bench, list)
+	}
+	return curves
+}
+
+func fitCurve(bench string, samples []Sample) Curve {
+	best := Curve{RMS: math.Inf(1)}
+	for _, terms := range [...]int{byFLOPs, byBytes, constant, byFLOPs | byBytes, constant | byFLOPs, constant | byBytes, constant | byFLOPs | byBytes} {
+		x, ok := leastSquares(samples, terms)
+		if !ok {
+			continue
+		}
+		c := Curve{Overhead: x[0] * 1e6, Bench: bench}
+		if x[1] > 0 {
+			c.TFLOPs = 1e-12 / x[1]
+		}
+		if x[2] > 0 {
+			c.GBytes = 1e-9 / x[2]
+		}
+		shapes := map[backend.Cost]bool{}
+		sum := 0.0
+		for _, s := range samples {
+			shapes[s.Cost] = true
+			t, _ := c.time(float64(s.Cost.FLOPs), float64(s.Cost.Bytes))
+			d := t/s.Seconds - 1
+			sum += d * d
+			c.Largest = max(c.Largest, s.Seconds*1e6)
+		}
+		c.RMS, c.Samples = math.Sqrt(sum/float64(len(samples))), len(shapes)
+		if c.RMS < 0.99*best.RMS-1e-9 { // a further term must explain something
+			best = c
+		}
+	}
+	return best
+}
+
+// The terms of a curve, as a bit set.
+const (
+	constant = 1 << iota
+	byFLOPs
+	byBytes
+)
+
+// leastSquares solves for the terms of a curve. It fails if the samples do not determine them or
+// one is negative.
+func leastSquares(samples []Sample, terms int) (x [3]float64, ok bool) {
+	var a [3][4]float64 // normal equations, weighted by 1/seconds
+	for _, s := range samples {
+		row := [3]float64{1 / s.Seconds, float64(s.Cost.FLOPs) / s.Seconds, float64(s.Cost.Bytes) / s.Seconds}
+		for i := range 3 {
+			for j := range 3 {
+				a[i][j] += row[i] * row[j]
+			}
+			a[i][3] += row[i]
+		}
+	}
+	var scale [3]float64
+	for i := range 3 {
+		if terms>>i&1 == 0 {
+			continue
+		}
+		if a[i][i] == 0 {
+			return x, false
+		}
+		scale[i] = 1 / math.Sqrt(a[i][i])
+	}
+	for i := range 3 {
+		for j := range 3 {
+			a[i][j] *= scale[i] * scale[j]
+		}
+		a[i][3] *= scale[i]
+	}
+	for i := range 3 { // elimination; a is positive definite if the samples determine the terms
+		if terms>>i&1 == 0 {
+			continue
+		}
+		if a[i][i] < 1e-9 {
+			return x, false
+		}
+		for j := range 3 {
+			if j == i || terms>>j&1 == 0 {
+				continue
+			}
+			f := a[j][i] / a[i][i]
+			for k := range 4 {
+				a[j][k] -= f * a[i][k]
+			}
+		}
+	}
+	for i := range 3 {
+		if terms>>i&1 == 1 {
+			if x[i] = a[i][3] / a[i][i] * scale[i]; x[i] < 0 {
+				return x, false
+			}
+		}
+	}
+	return x, true
+}
+
+// curve returns the curve of a key. Without one it returns that of the same op with other
+// formats whose rates are closest to the geometric mean, and measured is false; a GEMM needs its
+// own.
+func (c *Calibration) curve(key string) (x Curve, measured, ok bool) {
+	if x, ok := c.Curves[key]; ok {
+		return x, true, true
+	}
+	op, _, _ := strings.Cut(key, " ")
+	var others []Curve
+	for _, k := range slices.Sorted(maps.Keys(c.Curves)) {
+		if other, _, _ := strings.Cut(k, " "); other == op {
+			others = append(others, c.Curves[k])
+		}
+	}
+	if len(others) == 0 || op == "MatMul" {
+		return Curve{}, false, false
+	}
+	slices.SortFunc(others, func(a, b Curve) int { return cmp.Compare(a.GBytes, b.GBytes) })
+	return others[len(others)/2], false, true
+}
+
+// Add adds curves, which replace those of the same keys.
+func (c *Calibration) Add(curves map[string]Curve) {
+	if c.Curves == nil {
+		c.Curves = map[string]Curve{}
+	}
+	maps.Copy(c.Curves, curves)
+}
+
+// Set sets a measured number.
+func (c *Calibration) Set(name string, value float64, source string) {
+	if c.Numbers == nil {
+		c.Numbers = Numbers{}
+	}
+	c.Numbers[name] = Number{Value: value, Measured: source}
+}
+
+// Local returns the machine of one device that was calibrated.
+func (t Table) Local(c *Calibration) Machine {
+	m := Machine{Cluster: Cluster{c.Backend, 1, 1}, Title: c.Device, Backend: c.Backend, Numbers: maps.Clone(t.Common), Calibration: c}
+	maps.Copy(m.Numbers, c.Numbers)
+	return m
+}
+
+// Calibrate replaces published and assumed numbers by measured ones. A calibration of another
+// backend is an error.
+func (m *Machine) Calibrate(c *Calibration) error {
+	if own, _, _ := strings.Cut(m.Backend, ":"); own != c.Backend {
+		return fmt.Errorf("the calibration is of backend %s, %s, and %s runs on backend %s", c.Backend, c.Device, m.Title, own)
+	}
+	m.Numbers = maps.Clone(m.Numbers)
+	maps.Copy(m.Numbers, c.Numbers)
+	m.Calibration = c
+	return nil
+}
+
+// ReadCalibration reads a file that octet bench --calibrate wrote.
+func ReadCalibration(path string) (*Calibration, error) {
+	var c Calibration
+	meta, err := toml.DecodeFile(path, &c)
+	if err != nil {
+		return nil, fmt.Errorf("calibration %s: %w", path, err)
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return nil, fmt.Errorf("calibration %s: unknown key %s", path, unknown[0])
+	}
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("calibration %s: %w", path, err)
+	}
+	return &c, nil
+}
+
+func (c *Calibration) check() error {
+	if c.Backend == "" || c.Device == "" {
+		return fmt.Errorf("backend or device is missing; octet bench --calibrate writes both")
+	}
+	for key, x := range c.Curves {
+		for _, v := range []float64{x.Overhead, x.TFLOPs, x.GBytes, x.RMS} {
+			if !(v >= 0 && v < 1e18) {
+				return fmt.Errorf("curve %q has the value %v; expected 0 to 1e18", key, v)
+			}
+		}
+		if x.Overhead == 0 && x.TFLOPs == 0 && x.GBytes == 0 {
+			return fmt.Errorf("curve %q takes no time", key)
+		}
+	}
+	return c.Numbers.check("number")
+}
+
+// Write writes the calibration to a file.
+func (c *Calibration) Write(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if err := toml.NewEncoder(f).Encode(c); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
 }

@@ -16,8 +16,8 @@ import (
 // Assumed is set, and says where the figure is from.
 type Number struct {
 	Value     float64 `toml:"value" json:"value"`
-	Low       float64 `toml:"low,omitempty" json:"low,omitempty"`   // plausible range of Value
-	High      float64 `toml:"high,omitempty" json:"high,omitempty"` // both 0: not given
+	Low       float64 `toml:"low,omitzero" json:"low,omitempty"`   // plausible range of Value
+	High      float64 `toml:"high,omitzero" json:"high,omitempty"` // both 0: not given
 	Measured  string  `toml:"measured,omitempty" json:"measured,omitempty"`
 	Published string  `toml:"published,omitempty" json:"published,omitempty"`
 	Assumed   string  `toml:"assumed,omitempty" json:"assumed,omitempty"`

@@ -2,7 +2,8 @@ package cost
 
 import (
 	"fmt"
-	"math"
+	"maps"
+	"slices"
 )
 
 // Bound is what limits an op.
@@ -48,22 +49,22 @@ type ClassTime struct {
 // have ended, after the collectives before it, and an op that uses its result waits for it. While
 // the device computes, collectives progress at the rate hidden. All end with their program.
 func (m *Machine) Predict(s *Step) (Prediction, error) {
-	r, err := m.rates(s)
-	if err != nil {
-		return Prediction{}, err
-	}
+	r := newRates(m)
 	sums := newSums(s)
 	p := Prediction{}
 	for _, pass := range s.passes {
 		sums.times = pass.times
-		q := queue{hidden: r.hidden}
+		q := queue{}
 		for i := range pass.work {
 			w := &pass.work[i]
 			t, bound := r.time(w)
 			switch {
 			case w.comm || w.class == Communication:
 				p.Wire += pass.times * t
-				q.add(i, t, bound)
+				if t > 0 {
+					q.hidden = r.get("hidden")
+					q.add(i, t, bound)
+				}
 			default:
 				if w.waits >= 0 {
 					q.drain(w.waits, sums)
@@ -74,6 +75,9 @@ func (m *Machine) Predict(s *Step) (Prediction, error) {
 		}
 		q.drain(len(pass.work), sums)
 	}
+	if r.err != nil {
+		return Prediction{}, r.err
+	}
 	p.Classes = sums.list()
 	for _, c := range p.Classes {
 		p.Step += c.Seconds
@@ -81,7 +85,7 @@ func (m *Machine) Predict(s *Step) (Prediction, error) {
 	for i := range p.Classes {
 		p.Classes[i].Share = p.Classes[i].Seconds / p.Step
 	}
-	p.Used, p.Unmeasured = r.usedNames(), r.unmeasured()
+	p.Used, p.Unmeasured = r.names(), slices.Sorted(maps.Keys(r.unmeasured))
 	return p, nil
 }
 
@@ -173,6 +177,3 @@ func (s *sums) list() (list []ClassTime) {
 	}
 	return list
 }
-
-// levels returns the number of latencies of a collective over a tree of nodes.
-func levels(nodes int) float64 { return 1 + math.Log2(float64(nodes)) }

@@ -3,39 +3,36 @@ package cost
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 )
 
-// rates are a machine's numbers in SI units, read once for a prediction.
+// rates gives the times of ops on a machine, and records which numbers they depend on.
 type rates struct {
-	m        *Machine
-	used     map[string]bool
-	missing  map[string]bool // keys without a curve
-	formats  map[string]gemmRate
-	bytes    float64 // per second
-	forward  float64 // FLOP/s of attention
-	backward float64
-	gemm     float64
-	rest     float64
-	units    float64
-	tileK    float64
-	launch   float64 // seconds
-	hidden   float64
-	wire     float64 // bytes per second; 0: one device
-	latency  float64 // seconds
+	m          *Machine
+	used       map[string]float64 // numbers, by name
+	unmeasured map[string]bool    // keys without a curve
+	err        error              // the first number without a source
 }
 
-// gemmRate is the rate of large GEMMs of one format, FLOP/s.
-type gemmRate struct{ rate float64 }
+func newRates(m *Machine) *rates {
+	return &rates{m: m, used: map[string]float64{}, unmeasured: map[string]bool{}}
+}
 
-// number returns a number and records that the prediction depends on it.
-func (r *rates) number(name string) (float64, error) {
+// get returns a number. If there is none it returns 1 and records the error.
+func (r *rates) get(name string) float64 {
+	if x, ok := r.used[name]; ok {
+		return x
+	}
 	n, ok := r.m.Numbers[name]
 	if !ok {
-		return 0, &MissingError{Device: r.m.Device, Name: name}
+		if r.err == nil {
+			r.err = &MissingError{Device: r.m.Device, Name: name}
+		}
+		return 1
 	}
-	r.used[name] = true
-	return n.Value, nil
+	r.used[name] = n.Value
+	return n.Value
 }
 
 // MissingError says that no source gives a number. It wraps ErrNoData.
@@ -46,122 +43,90 @@ func (e *MissingError) Error() string {
 		e.Name, e.Device, meaning[e.Name], e.Name)
 }
 
+// Unwrap returns ErrNoData.
 func (e *MissingError) Unwrap() error { return ErrNoData }
 
-// rates reads the numbers that a step needs.
-func (m *Machine) rates(s *Step) (*rates, error) {
-	r := &rates{m: m, used: map[string]bool{}, missing: map[string]bool{}, formats: map[string]gemmRate{}}
-	var first error
-	get := func(name string) float64 {
-		x, err := r.number(name)
-		if err != nil && first == nil {
-			first = err
-		}
-		return x
-	}
-	r.bytes = get("bandwidth") * 1e12 * get("copy_share")
-	r.gemm, r.rest = get("gemm"), get("rest")
-	if r.units = get("processors"); r.units > 0 {
-		r.tileK = get("tile_k")
-	}
-	r.launch = get("launch") * 1e-6
-	for _, f := range s.formats {
-		r.formats[f] = gemmRate{get(f+"_peak") * 1e12 * get(f+"_share")}
-	}
-	if s.has(Attention) {
-		peak := get("bf16_peak") * 1e12
-		r.forward, r.backward = peak*get("attention_forward"), peak*get("attention_backward")
-	}
-	if m.Devices() > 1 && s.has(Communication) {
-		bandwidth := get("link")
-		if m.Nodes > 1 {
-			// Every device of a node sends to other nodes through its own NIC. A node of one
-			// device has no link.
-			across := get("nic") * float64(m.PerNode)
-			if m.PerNode == 1 {
-				bandwidth = across
-			}
-			bandwidth = min(bandwidth, across)
-		}
-		r.wire = bandwidth * 1e9 * get("wire_share")
-		r.latency = get("latency") * 1e-6 * levels(m.Nodes)
-		r.hidden = get("hidden")
-	}
-	return r, first
-}
-
-// has reports whether a step has ops of a class.
-func (s *Step) has(c Class) bool {
-	for _, p := range s.passes {
-		for i := range p.work {
-			if p.work[i].class == c {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// time returns the seconds of an op and what limits it.
+// time returns the seconds of an op and what limits it. A measured curve goes before the roofline.
 func (r *rates) time(w *work) (float64, Bound) {
 	if w.class == Communication {
 		return r.collective(w)
 	}
 	if c := r.m.Calibration; c != nil {
-		if curve, ok := c.curve(w.key); ok {
+		curve, measured, ok := c.curve(w.key)
+		if !measured {
+			r.unmeasured[w.key] = true
+		}
+		if ok {
 			return curve.time(w.flops, w.bytes)
 		}
-		r.missing[w.key] = true
 	}
-	memory := w.bytes / r.bytes
+	memory := w.bytes / (r.get("bandwidth") * 1e12 * r.get("copy_share"))
 	t, bound := memory, ByBytes
-	switch w.class {
-	case GEMM:
-		if compute := w.flops / (r.formats[w.format].rate * r.gemm * r.shape(w)); compute > memory {
-			t, bound = compute, ByFLOPs
-		}
-	case Attention:
-		rate := r.forward
-		if w.backward {
-			rate = r.backward
-		}
-		if compute := w.flops / rate; compute > memory {
-			t, bound = compute, ByFLOPs
-		}
-		t *= r.rest
-	case RowOps:
-		t *= r.rest
-	case Casts, Optimizer, Communication, classes:
+	if rate := r.flops(w); rate > 0 && w.flops/rate > memory {
+		t, bound = w.flops/rate, ByFLOPs
 	}
-	if r.launch > t {
+	if w.class == Attention || w.class == RowOps {
+		t *= r.get("rest")
+	}
+	launch := r.get("launch") * 1e-6
+	if launch > t {
 		bound = ByLatency
 	}
-	return t + r.launch, bound
+	return t + launch, bound
 }
 
-// shape returns the share of the rate of large GEMMs that a GEMM of this shape reaches.
+// flops returns the FLOP/s of an op; 0 if memory alone limits it.
+func (r *rates) flops(w *work) float64 {
+	switch {
+	case w.class == GEMM:
+		return r.get(w.format+"_peak") * 1e12 * r.get(w.format+"_share") * r.get("gemm") * r.shape(w)
+	case w.class == Attention && w.backward:
+		return r.get("bf16_peak") * 1e12 * r.get("attention_backward")
+	case w.class == Attention:
+		return r.get("bf16_peak") * 1e12 * r.get("attention_forward")
+	}
+	return 0
+}
+
+// shape returns the share of the rate of large GEMMs that a GEMM of this shape reaches: by the
+// number of tiles of 128×256 for each processor, and by K.
 func (r *rates) shape(w *work) float64 {
-	if r.units == 0 {
+	processors := r.get("processors")
+	if processors == 0 {
 		return 1
 	}
-	waves := float64(ceilDiv(w.m, 128)*ceilDiv(w.n, 256)) / r.units
-	return waves / (waves + 0.5) * float64(w.k) / (float64(w.k) + r.tileK)
+	waves := float64(ceilDiv(w.m, 128)*ceilDiv(w.n, 256)) / processors
+	return waves / (waves + 0.5) * float64(w.k) / (float64(w.k) + r.get("tile_k"))
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
-// collective returns the time of a ring, whose latency is that of a tree where that is less.
+// collective returns the time of a ring over all devices, with the latency of a tree over nodes.
+//
+//	latency·(1 + log2 nodes) + passes·bytes·(n−1)/n / (bandwidth·wire_share)
+//
+// The bandwidth is that of link; over several nodes it is at most that of the nics of a node,
+// since each of its devices sends a part.
 func (r *rates) collective(w *work) (float64, Bound) {
-	n := float64(r.m.Devices())
+	m := r.m
+	n := float64(m.Devices())
 	if n == 1 {
 		return 0, ByWire
 	}
-	wire := float64(w.passes) * w.bytes * (n - 1) / n / r.wire
-	if r.latency > wire {
-		return r.latency + wire, ByLatency
+	bandwidth := math.Inf(1)
+	if m.PerNode > 1 {
+		bandwidth = r.get("link")
 	}
-	return r.latency + wire, ByWire
+	if m.Nodes > 1 {
+		bandwidth = min(bandwidth, r.get("nic")*float64(m.PerNode))
+	}
+	latency := r.get("latency") * 1e-6 * (1 + math.Log2(float64(m.Nodes)))
+	wire := float64(w.passes) * w.bytes * (n - 1) / n / (bandwidth * 1e9 * r.get("wire_share"))
+	if latency > wire {
+		return latency + wire, ByLatency
+	}
+	return latency + wire, ByWire
 }
 
-func (r *rates) usedNames() []string  { return slices.Sorted(maps.Keys(r.used)) }
-func (r *rates) unmeasured() []string { return slices.Sorted(maps.Keys(r.missing)) }
+// names returns the names of the numbers that were used, sorted.
+func (r *rates) names() []string { return slices.Sorted(maps.Keys(r.used)) }

@@ -168,7 +168,7 @@ func formatOf(o *backend.MatMul) string {
 
 // Key names the ops that share a measured curve: the op and the formats of what it reads and
 // writes, such as "MatMul NT e4m3 e4m3 > bf16" and "Quantize bf16 > e4m3 e4m3.t". It leaves out
-// vectors, scales, and all but the first tensor of a list.
+// scales, tensors of one element, and all but the first tensor of a list.
 func Key(n *backend.Node) string {
 	var in, out []string
 	name := strings.TrimPrefix(strings.TrimPrefix(fmt.Sprintf("%T", n.Op), "*"), "backend.")
@@ -184,7 +184,7 @@ func Key(n *backend.Node) string {
 	}
 	for _, o := range n.Operands() {
 		list := strings.IndexByte(o.Field, '[')
-		if strings.Contains(o.Field, ".") || list >= 0 && o.Field[list:] != "[0]" || o.Tensor.Rows() == 1 {
+		if strings.Contains(o.Field, ".") || list >= 0 && o.Field[list:] != "[0]" || o.Tensor.Elems() == 1 {
 			continue
 		}
 		if o.Access != backend.Out {

@@ -15,6 +15,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/backend/cost"
 	"octet/internal/hostmem"
 )
 
@@ -58,6 +59,8 @@ type Bench struct {
 	spec   backend.Spec
 	device backend.Backend // without programs, for its meter
 	meter  backend.Meter   // nil if it has none
+	// samples are what was measured, for Extend, by the name of the bench.
+	samples map[string][]cost.Sample
 }
 
 // Open finds the backend and opens its meter. Its errors are those of the user's input.

@@ -170,7 +170,7 @@ func TestOptimizerChangesItsState(t *testing.T) {
 	for _, c := range cases {
 		device, err := b.open(1)
 		require.NoError(t, err)
-		x, err := load(context.Background(), device, c)
+		x, _, err := load(context.Background(), device, c)
 		require.NoError(t, err)
 		o := c.program.Nodes()[0].Op.(*backend.AdamW)
 		for range 3 {
@@ -204,7 +204,7 @@ func TestOperandsArePrepared(t *testing.T) {
 		if c.prepare != nil {
 			device, err := b.open(1)
 			require.NoError(t, err)
-			_, err = load(context.Background(), device, c)
+			_, _, err = load(context.Background(), device, c)
 			require.NoError(t, err)
 			o := c.program.Nodes()[0].Op.(*backend.MatMul)
 			for _, tensor := range []*backend.Tensor{o.A, o.B} {

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	"octet/backend"
+	"octet/backend/cost"
 	"octet/fp8"
 	"octet/internal/hostmem"
 )
@@ -84,7 +85,7 @@ func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
 		err = errors.Join(err, device.Close())
 		debug.FreeOSMemory() // before the next case's operands are allocated
 	}()
-	x, err := load(ctx, device, c)
+	x, node, err := load(ctx, device, c)
 	if errors.Is(err, backend.ErrUnsupported) {
 		r.Unsupported = err.Error()
 		return r, nil
@@ -108,7 +109,11 @@ func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
 	if b.meter != nil {
 		peak = median(samples[1])
 	}
-	return b.result(r, samples[0], c.program.Nodes()[0].Cost(), c.limit, peak), nil
+	r = b.result(r, samples[0], c.program.Nodes()[0].Cost(), c.limit, peak)
+	if node != nil {
+		b.sample(c.bench, cost.Sample{Key: cost.Key(node), Cost: node.Cost(), Seconds: r.Median})
+	}
+	return r, nil
 }
 
 // waiting returns a function that reads the smallest tensor, which waits for all work that
@@ -124,14 +129,24 @@ func waiting(device backend.Backend, vars *backend.Vars) func() error {
 	return func() error { return device.Read(smallest, raw) }
 }
 
-func load(ctx context.Context, device backend.Backend, c Case) (backend.Executable, error) {
+// load returns the program of a case, ready to run, and its op as the device runs it; nil if
+// the device runs several.
+func load(ctx context.Context, device backend.Backend, c Case) (backend.Executable, *backend.Node, error) {
 	programs := []*backend.Program{c.program}
 	if c.prepare != nil {
 		programs = append(programs, c.prepare)
 	}
-	loaded, err := backend.Load(device, programs...)
+	lowered, err := backend.Lower(device.Spec(), programs...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	loaded, err := device.Load(lowered...)
+	if err != nil {
+		return nil, nil, err
+	}
+	var node *backend.Node
+	if nodes := lowered[0].Nodes(); len(nodes) == 1 {
+		node = nodes[0]
 	}
 	for t := range c.program.Vars().All() {
 		raw := c.fill[t]
@@ -142,11 +157,11 @@ func load(ctx context.Context, device backend.Backend, c Case) (backend.Executab
 			continue
 		}
 		if err := device.Write(t, raw); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	if c.prepare != nil {
-		return loaded[0], loaded[1].Run(ctx)
+		return loaded[0], node, loaded[1].Run(ctx)
 	}
-	return loaded[0], nil
+	return loaded[0], node, nil
 }

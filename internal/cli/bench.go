@@ -25,8 +25,9 @@ type benchCmd struct {
 
 // benchFlags are the flags that the bench commands share.
 type benchFlags struct {
-	Seconds float64 `default:"${seconds}" placeholder:"S" help:"Seconds for each measurement, of at least three bursts; default: ${seconds}."`
-	JSON    bool    `help:"Print one JSON object for each measurement, the peaks first."`
+	Calibrate string  `placeholder:"FILE" help:"Add the measured times to this file, for octet plan --calibration."`
+	Seconds   float64 `default:"${seconds}" placeholder:"S" help:"Seconds for each measurement, of at least three bursts; default: ${seconds}."`
+	JSON      bool    `help:"Print one JSON object for each measurement, the peaks first."`
 	device
 }
 
@@ -154,6 +155,10 @@ func (f benchFlags) cases(ctx context.Context, t *terminal, list func(*bench.Ben
 	if err != nil {
 		return badInput(err)
 	}
+	calibration, err := f.calibration(b)
+	if err != nil {
+		return badInput(err)
+	}
 	o, err := f.begin(t.out, b)
 	if err != nil {
 		return err
@@ -172,7 +177,7 @@ func (f benchFlags) cases(ctx context.Context, t *terminal, list func(*bench.Ben
 			return err
 		}
 	}
-	return nil
+	return calibration.write(t)
 }
 
 // parseAll parses the arguments, or returns the defaults if there are none.
@@ -300,6 +305,10 @@ func (c benchStepCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
+	calibration, err := c.calibration(b)
+	if err != nil {
+		return badInput(err)
+	}
 	steps, err := b.Steps(ctx, configs)
 	if err != nil {
 		return badInput(err)
@@ -315,14 +324,22 @@ func (c benchStepCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	if o.json == nil {
 		printSteps(t.out, results)
-		return nil
-	}
-	for _, r := range results {
-		if err := o.json.Encode(r); err != nil {
-			return err
+	} else {
+		for _, r := range results {
+			if err := o.json.Encode(r); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
+	if calibration == nil {
+		return nil
+	}
+	for _, config := range configs {
+		if err := calibrateSteps(ctx, b, config); err != nil {
+			return badInput(err)
+		}
+	}
+	return calibration.write(t)
 }
 
 // printSteps prints the table of steps, with a column for each configuration. A narrow

@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"octet/backend"
+	"octet/backend/cost"
+	"octet/train"
+)
+
+// Shapes returns the configurations on which octet bench step calibrates: the given one, one of
+// half its sequence length, and one of twice the length with half the sequences. Work of the same
+// kind then has several sizes, and attention several ratios of FLOPs to bytes.
+func Shapes(c train.Config) []train.Config {
+	list := []train.Config{c}
+	if c.Data.Seq >= 2*minSeq {
+		short := c
+		short.Data.Seq /= 2
+		list = append(list, short)
+	}
+	long := c
+	long.Data.Seq *= 2
+	long.Train.MicroBatch = max(1, long.Train.MicroBatch/2)
+	return append(list, long)
+}
+
+// minSeq is the shortest sequence that Shapes makes.
+const minSeq = 32
+
+// Calibrate runs steps of all configurations, interleaved, and samples the median time of each of
+// their ops. The pass of train.health_every runs beside each step.
+func (s *Steps) Calibrate(ctx context.Context) error {
+	profiles := make([]*backend.Profile, len(s.trainers))
+	bursts := make([]burst, len(s.trainers))
+	for i, t := range s.trainers {
+		if len(t.ranks) > 1 {
+			return fmt.Errorf("train.ranks = %d: the ops of one rank wait for those of others; calibrate with train.ranks = 1, and collectives by octet bench collectives", len(t.ranks))
+		}
+		p := backend.NewProfile()
+		profiles[i], t.Execute = p, p.Run
+		bursts[i] = func() (float64, error) {
+			p.Begin()
+			defer p.End()
+			r, err := t.Next(ctx)
+			if err == nil && t.Job.Health != nil {
+				_, err = t.Health(ctx)
+			}
+			return r.Elapsed.Seconds(), err
+		}
+	}
+	if _, err := interleave(s.bench.o.Seconds*float64(len(bursts)), bursts...); err != nil {
+		return err
+	}
+	for i, p := range profiles {
+		s.trainers[i].Execute = nil
+		for n, times := range p.Times() {
+			seconds := make([]float64, len(times))
+			for i, t := range times {
+				seconds[i] = t.Seconds()
+			}
+			s.bench.sample("step", cost.Sample{Key: cost.Key(n), Cost: n.Cost(), Seconds: median(seconds)})
+		}
+	}
+	return nil
+}
+
+// sample adds a measurement to the calibration.
+func (b *Bench) sample(bench string, s cost.Sample) {
+	if b.samples == nil {
+		b.samples = map[string][]cost.Sample{}
+	}
+	b.samples[bench] = append(b.samples[bench], s)
+}
+
+// OpenCalibration returns the calibration in a file, to which this device's measurements can be
+// added. A file that does not exist is an empty calibration; one of another device is an error.
+func (b *Bench) OpenCalibration(path string) (*cost.Calibration, error) {
+	c, err := cost.ReadCalibration(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &cost.Calibration{Backend: b.spec.Backend, Device: b.spec.Device}, nil
+	case err != nil:
+		return nil, err
+	case c.Backend != b.spec.Backend || c.Device != b.spec.Device:
+		return nil, fmt.Errorf("calibration %s is of backend %s, %s; this is backend %s, %s: name another file", path, c.Backend, c.Device, b.spec.Backend, b.spec.Device)
+	}
+	return c, nil
+}
+
+// Extend adds what was measured since Open to a calibration. A curve replaces that of the same
+// ops. It returns the curves.
+func (b *Bench) Extend(c *cost.Calibration, version string) map[string]cost.Curve {
+	c.Octet, c.Date = version, time.Now().UTC().Format(time.DateOnly)
+	source := fmt.Sprintf("octet bench, %s, %s", b.spec.Device, c.Date)
+	curves := map[string]cost.Curve{}
+	for bench, samples := range b.samples {
+		for key, x := range cost.FitCurves(bench, samples) {
+			curves[key] = x
+		}
+	}
+	c.Add(curves)
+	if b.meter != nil {
+		c.Set("bandwidth", b.copyBytes()/1e12, source+": copy")
+		c.Set("copy_share", 1, source+": bandwidth is that of a copy")
+	}
+	return curves
+}
+
+// copyBytes measures the copy bandwidth, in bytes per second.
+func (b *Bench) copyBytes() float64 {
+	samples, _ := interleave(peakSeconds, rate(b.meter.Bytes)) // it does not fail
+	return median(samples[0])
+}
