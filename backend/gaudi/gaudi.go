@@ -92,15 +92,19 @@ func init() {
 // that E4M3 and one for Gaudi 2's (InfNanMode in mme_common_enum.h), and the published
 // compiler does not say which is on: e4m3=240 is for the latter.
 //
+// HeadTokens gives the head's wgrad, which does two FLOPs for each token and each element of an
+// FP32 gradient that it reads and writes, as many FLOPs for each byte as BF16 GEMMs do while 2.46
+// and 3.7 TB/s move a byte: 170 and 335 (docs/planning.md), with 680 and 1,340 tokens.
+//
 // Capacities are from the data sheets, whose GB are GiB. Neither model draws Octet's random
 // bits: the casts have their own generator.
 var models = map[string]backend.Spec{
 	"gaudi2": {
-		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Own: details{align: 128}, AttentionBF16: true,
+		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Own: details{align: 128}, AttentionBF16: true, HeadTokens: 1024,
 		Capacities: []backend.Capacity{{Device: "Gaudi 2 (96 GB)", Bytes: 96 << 30}},
 	},
 	"gaudi3": {
-		Backend: "gaudi", Device: "Gaudi 3", E4M3: fp8.E4M3, Own: details{align: 256}, AttentionBF16: true,
+		Backend: "gaudi", Device: "Gaudi 3", E4M3: fp8.E4M3, Own: details{align: 256}, AttentionBF16: true, HeadTokens: 2048,
 		Capacities: []backend.Capacity{{Device: "Gaudi 3 (128 GB)", Bytes: 128 << 30}},
 	},
 }

@@ -91,3 +91,25 @@ func TestRecipesAreLowered(t *testing.T) {
 		}
 	}
 }
+
+// gradient of the weight that each chunk reads and writes.
+func TestHeadChunks(t *testing.T) {
+	for model, want := range map[string]int{"gaudi2": 1024, "gaudi3": 2048} {
+		s, err := spec(model)
+		require.NoError(t, err)
+		c, err := train.Preset("llama3-8b")
+		require.NoError(t, err)
+		c.Recipe, c.Model.Layers, c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN = "bf16", 1, 128, 4, 4, 256
+		c.Data.Seq, c.Train.MicroBatch = 2048, 2
+		j, err := train.NewJob(c, s)
+		require.NoError(t, err)
+		rows := 0
+		for _, n := range j.Micro[train.Variant{First: true, Last: true}].Nodes() {
+			if o, ok := n.Op.(*backend.CrossEntropy); ok {
+				require.Equal(t, want, o.Logits.Rows(), model)
+				rows += o.Logits.Rows()
+			}
+		}
+		require.Equal(t, 4096, rows)
+	}
+}

@@ -76,25 +76,33 @@ func (b *Bench) sample(bench string, s cost.Sample) {
 	b.samples[bench] = append(b.samples[bench], s)
 }
 
-// OpenCalibration returns the calibration in a file, to which this device's measurements can be
+// OpenCalibration returns the calibration in a file, to which measurements of a device can be
 // added. A file that does not exist is an empty calibration; one of another device is an error.
-func (b *Bench) OpenCalibration(path string) (*cost.Calibration, error) {
+func OpenCalibration(path string, s backend.Spec) (*cost.Calibration, error) {
 	c, err := cost.ReadCalibration(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &cost.Calibration{Backend: b.spec.Backend, Device: b.spec.Device}, nil
+		return &cost.Calibration{Backend: s.Backend, Device: s.Device}, nil
 	case err != nil:
 		return nil, err
-	case c.Backend != b.spec.Backend || c.Device != b.spec.Device:
-		return nil, fmt.Errorf("calibration %s is of backend %s, %s; this is backend %s, %s: name another file", path, c.Backend, c.Device, b.spec.Backend, b.spec.Device)
+	case c.Backend != s.Backend || c.Device != s.Device:
+		return nil, fmt.Errorf("%s is of backend %s, %s; this is backend %s, %s: name another file", path, c.Backend, c.Device, s.Backend, s.Device)
 	}
 	return c, nil
+}
+
+// Spec describes the device.
+func (b *Bench) Spec() backend.Spec { return b.spec }
+
+// date records when a calibration was made, and by which version of Octet.
+func date(c *cost.Calibration, version string) {
+	c.Octet, c.Date = version, time.Now().UTC().Format(time.DateOnly)
 }
 
 // Extend adds what was measured since Open to a calibration. A curve replaces that of the same
 // ops. It returns the curves.
 func (b *Bench) Extend(c *cost.Calibration, version string) map[string]cost.Curve {
-	c.Octet, c.Date = version, time.Now().UTC().Format(time.DateOnly)
+	date(c, version)
 	source := fmt.Sprintf("octet bench, %s, %s", b.spec.Device, c.Date)
 	curves := map[string]cost.Curve{}
 	for bench, samples := range b.samples {

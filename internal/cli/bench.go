@@ -17,10 +17,11 @@ import (
 )
 
 type benchCmd struct {
-	Step      benchStepCmd      `cmd:"" help:"Measure whole training steps on random tokens."`
-	Gemm      benchGemmCmd      `cmd:"" help:"Measure the GEMMs of linear layers."`
-	Quantize  benchQuantizeCmd  `cmd:"" help:"Measure casts to FP8."`
-	Optimizer benchOptimizerCmd `cmd:"" help:"Measure AdamW updates."`
+	Step        benchStepCmd        `cmd:"" help:"Measure whole training steps on random tokens."`
+	Gemm        benchGemmCmd        `cmd:"" help:"Measure the GEMMs of linear layers."`
+	Quantize    benchQuantizeCmd    `cmd:"" help:"Measure casts to FP8."`
+	Optimizer   benchOptimizerCmd   `cmd:"" help:"Measure AdamW updates."`
+	Collectives benchCollectivesCmd `cmd:"" help:"Measure collectives between ranks."`
 }
 
 // benchFlags are the flags that the bench commands share.

@@ -22,7 +22,7 @@ func (f benchFlags) calibration(b *bench.Bench) (*calibration, error) {
 	if f.Calibrate == "" {
 		return nil, nil
 	}
-	file, err := b.OpenCalibration(f.Calibrate)
+	file, err := bench.OpenCalibration(f.Calibrate, b.Spec())
 	if err != nil {
 		return nil, fmt.Errorf("--calibrate: %w", err)
 	}
