@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"octet/backend"
+	"octet/internal/disk"
 )
 
 // Calibration holds what was measured on a device.
@@ -231,20 +233,30 @@ func (m *Machine) Calibrate(c *Calibration) error {
 	return nil
 }
 
-// ReadCalibration reads a file that octet bench --calibrate wrote.
+// ReadCalibration reads a file that octet bench --calibrate wrote. Errors name it.
 func ReadCalibration(path string) (*Calibration, error) {
-	var c Calibration
-	meta, err := toml.DecodeFile(path, &c)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	c, err := ParseCalibration(string(text))
 	if err != nil {
 		return nil, fmt.Errorf("calibration %s: %w", path, err)
 	}
+	return c, nil
+}
+
+// ParseCalibration reads a calibration in TOML.
+func ParseCalibration(text string) (*Calibration, error) {
+	var c Calibration
+	meta, err := toml.Decode(text, &c)
+	if err != nil {
+		return nil, err
+	}
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		return nil, fmt.Errorf("calibration %s: unknown key %s", path, unknown[0])
+		return nil, fmt.Errorf("unknown key %s", unknown[0])
 	}
-	if err := c.check(); err != nil {
-		return nil, fmt.Errorf("calibration %s: %w", path, err)
-	}
-	return &c, nil
+	return &c, c.check()
 }
 
 func (c *Calibration) check() error {
@@ -266,13 +278,9 @@ func (c *Calibration) check() error {
 
 // Write writes the calibration to a file.
 func (c *Calibration) Write(path string) error {
-	f, err := os.Create(path)
-	if err != nil {
+	var text bytes.Buffer
+	if err := toml.NewEncoder(&text).Encode(c); err != nil {
 		return err
 	}
-	if err := toml.NewEncoder(f).Encode(c); err != nil {
-		f.Close()
-		return err
-	}
-	return f.Close()
+	return disk.WriteAtomic(path, text.Bytes())
 }

@@ -1,5 +1,0 @@
-package cost
-
-import "testing"
-
-func TestDevices(t *testing.T) { Devices() }
