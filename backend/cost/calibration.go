@@ -216,9 +216,7 @@ func (c *Calibration) Set(name string, value float64, source string) {
 
 // Local returns the machine of one device that was calibrated.
 func (t Table) Local(c *Calibration) Machine {
-	m := Machine{Cluster: Cluster{c.Backend, 1, 1}, Title: c.Device, Backend: c.Backend, Numbers: maps.Clone(t.Common), Calibration: c}
-	maps.Copy(m.Numbers, c.Numbers)
-	return m
+	return Machine{Cluster: Cluster{c.Backend, 1, 1}, Title: c.Device, Backend: c.Backend, Numbers: joined(t.Common, c.Numbers), Calibration: c}
 }
 
 // Calibrate replaces published and assumed numbers by measured ones. A calibration of another
@@ -227,9 +225,7 @@ func (m *Machine) Calibrate(c *Calibration) error {
 	if own, _, _ := strings.Cut(m.Backend, ":"); own != c.Backend {
 		return fmt.Errorf("the calibration is of backend %s, %s, and %s runs on backend %s", c.Backend, c.Device, m.Title, own)
 	}
-	m.Numbers = maps.Clone(m.Numbers)
-	maps.Copy(m.Numbers, c.Numbers)
-	m.Calibration = c
+	m.Numbers, m.Calibration = joined(m.Numbers, c.Numbers), c
 	return nil
 }
 

@@ -99,11 +99,16 @@ func ParseTable(text string) (Table, error) {
 
 // With returns t with the rows of u added, which replace rows of the same name.
 func (t Table) With(u Table) (Table, error) {
-	sum := Table{Common: maps.Clone(t.Common), Devices: maps.Clone(t.Devices), Networks: maps.Clone(t.Networks)}
-	maps.Copy(sum.Common, u.Common)
-	maps.Copy(sum.Devices, u.Devices)
-	maps.Copy(sum.Networks, u.Networks)
+	sum := Table{joined(t.Common, u.Common), joined(t.Devices, u.Devices), joined(t.Networks, u.Networks)}
 	return sum, sum.check()
+}
+
+// joined returns a copy of a with the entries of b, which replace those of equal keys.
+func joined[M ~map[string]V, V any](a, b M) M {
+	sum := M{}
+	maps.Copy(sum, a)
+	maps.Copy(sum, b)
+	return sum
 }
 
 // check requires the networks that devices name.
@@ -201,7 +206,7 @@ func (t Table) Machine(c Cluster, network string) (Machine, error) {
 		known := slices.Sorted(maps.Keys(t.Devices))
 		return Machine{}, fmt.Errorf("unknown device %q%s (known: %s)", c.Device, spelling.DidYouMean(c.Device, known), strings.Join(known, ", "))
 	}
-	m := Machine{Cluster: c, Title: d.Title, Backend: d.Backend, Unsupported: d.Unsupported, Numbers: maps.Clone(t.Common)}
+	m := Machine{Cluster: c, Title: d.Title, Backend: d.Backend, Unsupported: d.Unsupported, Numbers: joined(t.Common, nil)}
 	if network == "" {
 		network = d.NIC
 	} else if _, ok := t.Networks[network]; !ok {
@@ -226,7 +231,7 @@ func (t Table) Machine(c Cluster, network string) (Machine, error) {
 
 // Assume sets numbers as "name=value" gives them, in place of data.
 func (m *Machine) Assume(list ...string) error {
-	m.Numbers = maps.Clone(m.Numbers)
+	m.Numbers = joined(m.Numbers, nil)
 	for _, text := range list {
 		name, value, err := assumption(text)
 		if err != nil {

@@ -85,10 +85,7 @@ func (m *Machine) Band(s *Step, p Prediction) (band [2]float64, effects []Effect
 // with returns m with another value of a number.
 func (m *Machine) with(name string, value float64) *Machine {
 	changed := *m
-	changed.Numbers = Numbers{}
-	for k, n := range m.Numbers {
-		changed.Numbers[k] = n
-	}
+	changed.Numbers = joined(m.Numbers, nil)
 	n := changed.Numbers[name]
 	n.Value = value
 	changed.Numbers[name] = n
