@@ -128,8 +128,7 @@ func TestParseCluster(t *testing.T) {
 }
 
 func FuzzParseTable(f *testing.F) {
-	f.Add(embedded)
-	f.Add("[device.x]\nbackend = \"cuda\"\nnumber.bandwidth = { value = 1, assumed = \"a\" }")
+	f.Add("[number]\nrest = { value = 1, low = 0.5, high = 2, assumed = \"a\" }\n[network.n]\nnumber.bandwidth = { value = 5, measured = \"b\" }\n[device.x]\nbackend = \"cuda\"\nnumber.bandwidth = { value = 1, assumed = \"a\" }")
 	f.Fuzz(func(t *testing.T, text string) {
 		table, err := ParseTable(text)
 		if err != nil {

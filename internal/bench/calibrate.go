@@ -12,10 +12,13 @@ import (
 	"octet/train"
 )
 
-// Shapes returns the configurations on which octet bench step calibrates: the given one, one of
-// half its sequence length, and one of twice the length with half the sequences. Work of the same
-// kind then has several sizes, and attention several ratios of FLOPs to bytes.
-func Shapes(c train.Config) []train.Config {
+// Shapes returns the configurations on which CalibrateStep runs: the given one, one of half its
+// sequence length, and one of twice the length with half the sequences. Work of the same kind then
+// has several sizes, and attention several ratios of FLOPs to bytes.
+func Shapes(c train.Config) ([]train.Config, error) {
+	if c.Train.Ranks > 1 {
+		return nil, fmt.Errorf("train.ranks = %d: the ops of one rank wait for those of others; calibrate with train.ranks = 1, and collectives by octet bench collectives", c.Train.Ranks)
+	}
 	list := []train.Config{c}
 	if c.Data.Seq >= 2*minSeq {
 		short := c
@@ -25,21 +28,27 @@ func Shapes(c train.Config) []train.Config {
 	long := c
 	long.Data.Seq *= 2
 	long.Train.MicroBatch = max(1, long.Train.MicroBatch/2)
-	return append(list, long)
+	return append(list, long), nil
 }
 
 // minSeq is the shortest sequence that Shapes makes.
 const minSeq = 32
 
-// Calibrate runs steps of all configurations, interleaved, and samples the median time of each of
-// their ops. The pass of train.health_every runs beside each step.
-func (s *Steps) Calibrate(ctx context.Context) error {
+// CalibrateStep runs steps of the configuration in several shapes, interleaved, and samples the
+// median time of each of their ops. The pass of train.health_every runs beside each step.
+func (b *Bench) CalibrateStep(ctx context.Context, c train.Config) (err error) {
+	configs, err := Shapes(c)
+	if err != nil {
+		return err
+	}
+	s, err := b.Steps(ctx, configs)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
 	profiles := make([]*backend.Profile, len(s.trainers))
 	bursts := make([]burst, len(s.trainers))
 	for i, t := range s.trainers {
-		if len(t.ranks) > 1 {
-			return fmt.Errorf("train.ranks = %d: the ops of one rank wait for those of others; calibrate with train.ranks = 1, and collectives by octet bench collectives", len(t.ranks))
-		}
 		p := backend.NewProfile()
 		profiles[i], t.Execute = p, p.Run
 		bursts[i] = func() (float64, error) {
@@ -52,17 +61,16 @@ func (s *Steps) Calibrate(ctx context.Context) error {
 			return r.Elapsed.Seconds(), err
 		}
 	}
-	if _, err := interleave(s.bench.o.Seconds*float64(len(bursts)), bursts...); err != nil {
+	if _, err := interleave(b.o.Seconds*float64(len(bursts)), bursts...); err != nil {
 		return err
 	}
-	for i, p := range profiles {
-		s.trainers[i].Execute = nil
+	for _, p := range profiles {
 		for n, times := range p.Times() {
 			seconds := make([]float64, len(times))
 			for i, t := range times {
 				seconds[i] = t.Seconds()
 			}
-			s.bench.sample("step", cost.Sample{Key: cost.Key(n), Cost: n.Cost(), Seconds: median(seconds)})
+			b.sample("step", cost.Sample{Key: cost.Key(n), Cost: n.Cost(), Seconds: median(seconds)})
 		}
 	}
 	return nil

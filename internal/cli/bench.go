@@ -307,6 +307,11 @@ func (c benchStepCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	calibration, err := c.calibration(b)
+	for i := range configs {
+		if calibration != nil && err == nil {
+			_, err = bench.Shapes(configs[i])
+		}
+	}
 	if err != nil {
 		return badInput(err)
 	}
@@ -336,7 +341,7 @@ func (c benchStepCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return nil
 	}
 	for _, config := range configs {
-		if err := calibrateSteps(ctx, b, config); err != nil {
+		if err := b.CalibrateStep(ctx, config); err != nil {
 			return badInput(err)
 		}
 	}

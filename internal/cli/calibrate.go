@@ -1,13 +1,10 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"fmt"
 
 	"octet/backend/cost"
 	"octet/internal/bench"
-	"octet/train"
 )
 
 // calibration is the file of --calibrate.
@@ -44,14 +41,4 @@ func (c *calibration) write(t *terminal) error {
 	}
 	_, err := fmt.Fprintf(prose(t.err), "%s: curves of %d kinds of ops, off the measured times by %.1f %% rms\n", c.path, len(curves), 100*missed/max(all, 1e-9))
 	return err
-}
-
-// calibrateSteps samples the ops of steps of several shapes.
-func calibrateSteps(ctx context.Context, b *bench.Bench, c train.Config) (err error) {
-	steps, err := b.Steps(ctx, bench.Shapes(c))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, steps.Close()) }()
-	return steps.Calibrate(ctx)
 }

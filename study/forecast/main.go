@@ -30,7 +30,7 @@ type setting struct {
 	micro, seq    int
 }
 
-// calibrated are the settings of the calibration, each in three shapes (bench.Shapes).
+// calibrated are the settings of the calibration, each in the shapes of bench.Shapes.
 var calibrated = []setting{
 	{"small", "bf16", 4, 256},
 	{"small", "fp8-smooth", 4, 256},
@@ -113,7 +113,11 @@ func calibrate(seconds float64) (m cost.Machine, err error) {
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	for _, s := range calibrated {
-		if err := s.sample(b); err != nil {
+		config, err := s.config()
+		if err == nil {
+			err = b.CalibrateStep(context.Background(), config)
+		}
+		if err != nil {
 			return m, err
 		}
 	}
@@ -122,18 +126,6 @@ func calibrate(seconds float64) (m cost.Machine, err error) {
 	return cost.Devices().Local(&c), nil
 }
 
-func (s setting) sample(b *bench.Bench) (err error) {
-	c, err := s.config()
-	if err != nil {
-		return err
-	}
-	steps, err := b.Steps(context.Background(), bench.Shapes(c))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, steps.Close()) }()
-	return steps.Calibrate(context.Background())
-}
 
 func (s setting) predict(m cost.Machine) (float64, error) {
 	c, err := s.config()

@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/backend/cost"
+	"octet/train"
+)
+
+// bench --calibrate adds curves to a file, and keeps those of other benches.
+func TestCalibrate(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cpu.toml")
+	step := append([]string{"bench", "step", "--recipe", "bf16,fp8-smooth", "--seconds", "0", "--threads", "1", "train.health_every=1", "--calibrate", file}, small...)
+	_, stderr := succeed(t, step...)
+	require.Regexp(t, `cpu\.toml: curves of \d+ kinds of ops, off the measured times by [\d.]+ % rms`, stderr)
+	first, err := cost.ReadCalibration(file)
+	require.NoError(t, err)
+	require.Equal(t, "emu", first.Backend)
+	require.Positive(t, first.Numbers["bandwidth"].Value)
+
+	// The step that was measured has no op without a curve, and the prediction no number but
+	// the measured ones.
+	c := train.Default()
+	c.Model.Layers, c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN, c.Data.Seq, c.Train.MicroBatch = 1, 32, 2, 1, 48, 48, 3
+	c.Train.HealthEvery = 1
+	spec, err := backend.SpecOf("emu")
+	require.NoError(t, err)
+	for _, c.Recipe = range []string{"bf16", "fp8-smooth"} {
+		job, lowered, _, err := train.LargestJob(c, spec)
+		require.NoError(t, err)
+		m := cost.Devices().Local(first)
+		p, err := m.Predict(cost.NewStep(job.Runs(lowered)...))
+		require.NoError(t, err)
+		require.Empty(t, p.Unmeasured)
+		require.Empty(t, p.Used)
+		require.Positive(t, p.Step)
+	}
+
+	succeed(t, "bench", "gemm", "16x32x48", "32x32x96", "--recipe", "fp8-delayed", "--seconds", "0", "--threads", "1", "--calibrate", file)
+	second, err := cost.ReadCalibration(file)
+	require.NoError(t, err)
+	replaced := 0
+	for key, x := range first.Curves {
+		require.Contains(t, second.Curves, key)
+		if second.Curves[key].Bench == "gemm" {
+			require.Equal(t, "step", x.Bench)
+			replaced++
+		}
+	}
+	require.Equal(t, 3, replaced, "fprop, dgrad and wgrad in FP8")
+	succeed(t, "bench", "quantize", "32x32", "--seconds", "0", "--threads", "1", "--calibrate", file)
+	succeed(t, "bench", "optimizer", "4k", "--seconds", "0", "--threads", "1", "--calibrate", file)
+	out, _ := succeed(t, "bench", "collectives", "--backend", "emu", "--ranks", "2", "--threads", "1", "--seconds", "0", "4k", "64k", "--calibrate", file)
+	require.Len(t, strings.Split(out, "\n"), 1+2*3+1)
+	last, err := cost.ReadCalibration(file)
+	require.NoError(t, err)
+	require.Greater(t, len(last.Curves), len(second.Curves))
+	require.Positive(t, last.Numbers["link"].Value)
+	require.Equal(t, 1.0, last.Numbers["wire_share"].Value)
+	require.True(t, slices.ContainsFunc(keysOf(last.Curves), func(k string) bool { return strings.HasPrefix(k, "Quantize fp16 > e5m2.stochastic") }))
+}
+
+func keysOf(curves map[string]cost.Curve) (list []string) {
+	for k := range curves {
+		list = append(list, k)
+	}
+	return list
+}
+
+func TestCalibrateRefuses(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	other := write("other.toml", "backend = \"emu\"\ndevice = \"3 threads, NEON\"\n")
+	for _, x := range []struct {
+		want string
+		args []string
+	}{
+		{"other.toml is of backend emu, 3 threads, NEON; this is backend emu, ", []string{"gemm", "16x16x16", "--seconds", "0", "--calibrate", other}},
+		{"other.toml is of backend emu, 3 threads, NEON; this is backend emu, ", append([]string{"step", "--seconds", "0", "--calibrate", other}, small...)},
+		{"unknown key speed", []string{"gemm", "16x16x16", "--seconds", "0", "--calibrate", write("bad.toml", "speed = 3")}},
+		{"calibrate with train.ranks = 1", append([]string{"step", "--seconds", "0", "train.ranks=2", "--calibrate", filepath.Join(dir, "new.toml")}, small...)},
+		{"--ranks 1: expected 2 to", []string{"collectives", "--backend", "emu", "--ranks", "1"}},
+		{"--ranks 0: expected 2 to", []string{"collectives", "--backend", "emu"}},
+		{`size "3" is not a number of bytes`, []string{"collectives", "--backend", "emu", "--ranks", "2", "3"}},
+		{`unknown backend "emo"`, []string{"collectives", "--backend", "emo", "--ranks", "2"}},
+	} {
+		status, _, stderr := octet(append([]string{"bench"}, x.args...)...)
+		require.Equal(t, 2, status, x.args)
+		require.Contains(t, strings.ReplaceAll(stderr, "\n", " "), x.want)
+		require.NoFileExists(t, filepath.Join(dir, "new.toml"))
+	}
+}
