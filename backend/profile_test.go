@@ -183,3 +183,12 @@ func TestProfileFails(t *testing.T) {
 	require.ErrorIs(t, profile.Run(t.Context(), "micro", x), broken)
 	require.ErrorIs(t, profile.Run(t.Context(), "micro", timedRun{x}), broken)
 }
+
+func TestTimes(t *testing.T) {
+	times := profiled(t).Times()
+	require.Len(t, times, 4)
+	for n, list := range times {
+		require.Len(t, list, 2, "one for each span")
+		require.Equal(t, list[0], list[1], n.Path())
+	}
+}

@@ -126,7 +126,6 @@ func calibrate(seconds float64) (m cost.Machine, err error) {
 	return cost.Devices().Local(&c), nil
 }
 
-
 func (s setting) predict(m cost.Machine) (float64, error) {
 	c, err := s.config()
 	if err != nil {

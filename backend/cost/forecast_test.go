@@ -1,0 +1,57 @@
+package cost
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+func TestForecast(t *testing.T) {
+	r := record()
+	r.gemm(fp8.BF16, 1000, 1000, 1000)
+	m := gpu(8, 2)
+	for name, x := range map[string]float64{"mtbf": 1000, "restart": 60, "checkpoint_rate": 2, "watts": 500, "host_power": 1.5} {
+		m.Numbers[name] = Number{Value: x, Published: "a test"}
+	}
+	rest := m.Numbers["bf16_share"]
+	rest.Low, rest.High = 0.5, 1
+	m.Numbers["bf16_share"] = rest
+	training := Training{Step: r.step(t), TokensPerStep: 1600, FLOPsPerToken: 1e6, Snapshot: 20e9, Tokens: 1e15, Price: 3, Grid: 200}
+	f, err := m.Forecast(training)
+	require.NoError(t, err)
+	step := 2e9 / 100e12
+	require.Equal(t, 16, f.Devices)
+	require.InDelta(t, step, f.StepSeconds, 1e-15)
+	require.InDelta(t, 1600/step, f.TokensPerS, 1)
+	require.InDelta(t, 1600/step*1e6/(16*100e12), f.MFU, 1e-9)
+	require.InDelta(t, 2*step, f.Band[1], 1e-15)
+	require.Equal(t, []Effect{{"bf16_share", 1, 2}}, f.Effects)
+
+	failures := Failures{MTBF: 1000 * 3600 / 16, Save: 10, Restart: 60}
+	require.Equal(t, failures.Interval(), f.Interval)
+	require.Equal(t, failures.Overhead(f.Interval), f.Overhead)
+	hours := 1e15 / f.TokensPerS / 3600 * (1 + f.Overhead)
+	require.InEpsilon(t, hours/24, f.Days, 1e-12)
+	require.InEpsilon(t, hours*16*3, f.Cost, 1e-12)
+	require.InEpsilon(t, hours*16*0.75, f.KWh, 1e-12)
+	require.InEpsilon(t, f.KWh*0.2, f.CO2, 1e-12)
+
+	names := map[string]Origin{}
+	for _, o := range f.Assumptions {
+		names[o.Name] = o
+	}
+	require.Equal(t, Origin{"watts", 500, "published", "a test"}, names["watts"])
+	require.Equal(t, "assumed", names["bf16_peak"].Source)
+	require.NotContains(t, names, "link", "the step has no collective")
+
+	delete(m.Numbers, "watts")
+	training.Tokens = 0
+	f, err = m.Forecast(training)
+	require.NoError(t, err)
+	require.Zero(t, f.Days)
+	delete(m.Numbers, "mtbf")
+	_, err = m.Forecast(training)
+	require.ErrorIs(t, err, ErrNoData)
+}
