@@ -137,6 +137,9 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err := o.Config.Resolve(); err != nil {
 		return nil, err
 	}
+	if err := o.Config.CheckRanks(); err != nil {
+		return nil, err
+	}
 	if o.Group == nil && o.Config.Train.Ranks > 1 {
 		return startLocal(ctx, o)
 	}

@@ -34,6 +34,11 @@ func TestFolderIsMadeLate(t *testing.T) {
 	_, err = Start(t.Context(), Options{Config: own, Dir: dir, Backend: "emu"})
 	require.ErrorIs(t, err, train.ErrOwnNetwork)
 
+	c.Train.Ranks = train.MaxRanks + 1
+	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu"})
+	require.ErrorContains(t, err, "train.ranks = 1025 is more than a run can have")
+	c.Train.Ranks = 1
+
 	// Start does not read the corpus for a folder that another run uses.
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, os.WriteFile(configPath(dir), nil, 0o600))

@@ -63,6 +63,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Train.MicroBatch = 0 }, "train.micro_batch = 0"},
 		{func(c *Config) { c.Train.Accumulate = 0 }, "train.accumulate = 0"},
 		{func(c *Config) { c.Train.Ranks = 0 }, "train.ranks = 0"},
+		{func(c *Config) { c.Train.Ranks = 1<<20 + 1 }, "train.ranks = 1048577 … use 1048576 ("},
 		{func(c *Config) { c.Train.EvalEvery = -1 }, "train.eval_every = -1"},
 		{func(c *Config) { c.Train.OnNonfinite = -1 }, "train.on_nonfinite = -1"},
 		{func(c *Config) { c.Train.Objective = "ppo" }, `train.objective = "ppo" … cross-entropy, dpo`},

@@ -94,9 +94,23 @@ func (t *Trainer) run(ctx context.Context, p program) error {
 	return p.Run(ctx)
 }
 
+// MaxRanks is the largest train.ranks of a run. Programs of more ranks can be recorded, for a plan.
+const MaxRanks = 1024
+
+// CheckRanks returns an error if a run cannot have the configuration's number of ranks.
+func (c Config) CheckRanks() error {
+	if c.Train.Ranks > MaxRanks {
+		return fmt.Errorf("train.ranks = %d is more than a run can have; use %d, or predict a larger cluster by octet plan --cluster", c.Train.Ranks, MaxRanks)
+	}
+	return nil
+}
+
 // NewTrainer binds a job to the device of a group's rank, and loads its programs. The group is
 // nil for a run with one rank. Call Init, InitFrom or Restore next to set the weights.
 func NewTrainer(j *Job, corpus *data.Corpus, b backend.Backend, g *world.Group) (*Trainer, error) {
+	if err := j.Config.CheckRanks(); err != nil {
+		return nil, err
+	}
 	if g.Size() != j.Config.Train.Ranks {
 		return nil, fmt.Errorf("train.ranks = %d, but the group has %d ranks", j.Config.Train.Ranks, g.Size())
 	}

@@ -374,3 +374,17 @@ func TestRecomputeChangesNoBit(t *testing.T) {
 		}
 	}
 }
+
+// A plan can have more ranks than a run.
+func TestMaxRanks(t *testing.T) {
+	c := small(t, "bf16")
+	c.Train.Ranks = MaxRanks
+	require.NoError(t, c.CheckRanks())
+	c.Train.Ranks++
+	want := "train.ranks = 1025 is more than a run can have; use 1024, or "
+	require.ErrorContains(t, c.CheckRanks(), want)
+	job, err := NewJob(c, backend.Spec{Backend: "emu", HostMemory: true})
+	require.NoError(t, err)
+	_, err = NewTrainer(job, nil, nil, nil)
+	require.ErrorContains(t, err, want)
+}

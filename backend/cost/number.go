@@ -92,6 +92,7 @@ var meaning = map[string]string{
 	"mtbf":               "mean time between failures of one device, hours",
 	"restart":            "time from a failure to the first step after it, s",
 	"checkpoint_rate":    "rate at which a checkpoint is written, GB/s",
+	"ranks":              "largest train.ranks of a run",
 }
 
 // assumption reads "name=value".

@@ -291,6 +291,9 @@ func (c benchStepCmd) configs() (list []train.Config, err error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := loaded.CheckRanks(); err != nil {
+			return nil, err
+		}
 		list = append(list, loaded.Config)
 	}
 	return list, nil

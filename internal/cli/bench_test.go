@@ -110,6 +110,7 @@ func TestBenchInput(t *testing.T) {
 		{"step --recipe bf16,fp7", "octet recipes lists all"},
 		{"step data.sq=1", "data.seq"},
 		{"step data.seq=17", "data.seq"},
+		{"step train.ranks=1025", "train.ranks = 1025"},
 		{"step no-such.toml", "no-such.toml"},
 		{"step --backend tpu", "unknown backend"},
 		{"step model.layers=1 model.dim=65536 model.heads=1024 model.kv_heads=1024 model.ffn=1048576", "memory"},

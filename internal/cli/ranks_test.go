@@ -177,6 +177,7 @@ func TestRanksContradictions(t *testing.T) {
 		{torchrun, []string{"--rendezvous", "node1:29500"}, "octet: the rendezvous node1:29500 is reachable from other machines, so it needs a secret: set OCTET_SECRET_FILE to a file with 16 or more bytes, the same on all machines\n"},
 		{[]string{"PMI_RANK=0", "PMI_SIZE=2"}, nil, "octet: MPI (PMI) tells no address of rank 0 (give --rendezvous HOST:PORT), and MPI cannot: "},
 		{nil, []string{"--ranks", "0"}, "train.ranks"},
+		{nil, []string{"--ranks", "1025"}, "octet: train.ranks = 1025 is more than a run can have; use 1024, or predict"},
 	} {
 		cmd := exec.Command(os.Args[0], append([]string{"train", "--data", text, "--backend", processes}, test.args...)...)
 		cmd.Env = append(append(os.Environ(), asCommand+"=1"), test.environment...)

@@ -58,6 +58,9 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	o, err := c.options(t, m.place)
+	if err == nil {
+		err = o.Config.CheckRanks()
+	}
 	if err != nil && m.several() {
 		err = fmt.Errorf("rank %d: %w", m.place.Rank, err) // the others do not know it yet
 	}

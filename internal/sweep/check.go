@@ -140,6 +140,9 @@ func (v *Variant) check(name string) (need int64, accelerator bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
+	if err := v.Config.CheckRanks(); err != nil {
+		return 0, false, err
+	}
 	if err := driver.Available(device); err != nil {
 		return 0, false, err
 	}
