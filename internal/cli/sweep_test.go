@@ -133,7 +133,7 @@ func TestSweepChecksEverything(t *testing.T) {
 		{[]string{sweepFile(t, 3, "seeds = [1, 2]"), "--backend", "emu,rref"}, []string{`unknown backend "rref"`}},
 		{[]string{sweepFile(t, 3, `recipes = ["bf16", "mxfp6"]`, `backends = ["emu", "emu:h100"]`)}, []string{"mxfp6 on emu:h100: unsupported by backend emu"}},
 		{[]string{sweepFile(t, 3, "[[variants]]", `name = "all"`, `set = ["train.accumulate=1"]`, "[[variants]]", `name = "none"`, `set = ["model.dim=30"]`)}, []string{"none: "}},
-		{[]string{sweepFile(t, 3, "[[variants]]", `name = "many"`, `set = ["train.ranks=1025"]`)}, []string{"train.ranks = 1025"}},
+		{[]string{sweepFile(t, 3, "seeds = [1, 2]", "[[variants]]", `name = "many"`, `set = ["train.ranks=1025"]`)}, []string{"train.ranks = 1025"}},
 		{[]string{huge}, []string{"ffn=16777216: a run needs ", " of memory"}},
 		{[]string{sweepFile(t, 3, `backends = ["emu", "ref"]`), "--backend", "emu"}, []string{"keep one of them"}},
 		{[]string{sweepFile(t, 3, "seeds = [1, 2]"), "--backend", "emu:h100,emu:gaudi2"}, []string{"list backends to compare in the sweep file"}},
