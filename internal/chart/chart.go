@@ -83,7 +83,7 @@ func number(v float64) string {
 	return strconv.FormatFloat(math.Round(10*v)/10, 'f', -1, 64)
 }
 
-// Picture is a [Chart] or a [HeatMap].
+// Picture is a [Chart], a [HeatMap] or [Bars].
 type Picture interface{ draw() drawing }
 
 // File returns an SVG file with pictures, each below the one before. It needs no other file and
@@ -137,7 +137,7 @@ func (c *Chart) draw() (d drawing) {
 		}
 	}
 	d.WriteString("</svg>")
-	d.legend(legend, above+height+below)
+	d.legend(c.Lines, legend, above+height+below)
 	d.WriteString("</svg>")
 	return d
 }
@@ -276,46 +276,56 @@ func unbroken(list []point) int {
 
 // entry is a name in the legend.
 type entry struct {
-	at   float64 // from the left
-	line Line
+	at    float64 // from the left
+	index int     // of the name
 }
 
 // legend arranges the names of the lines in rows; lines of one look and name share an entry.
-func (c *Chart) legend() (rows [][]entry) {
+func (c *Chart) legend() [][]entry {
 	type key struct {
 		name string
 		look int
 	}
 	seen := map[key]bool{}
+	names := make([]string, len(c.Lines))
+	for i, l := range c.Lines {
+		if k := (key{l.Name, l.Look}); !seen[k] {
+			seen[k], names[i] = true, l.Name
+		}
+	}
+	return arrange(names, leftOf, leftOf+width)
+}
+
+// arrange places the names that are not empty in rows.
+func arrange(names []string, left, right float64) (rows [][]entry) {
 	end := math.Inf(1)
-	for _, l := range c.Lines {
-		k := key{l.Name, l.Look}
-		if l.Name == "" || seen[k] {
+	for i, name := range names {
+		if name == "" {
 			continue
 		}
-		seen[k] = true
-		wide := 44 + charWidth*float64(len([]rune(l.Name)))
-		if end+wide > leftOf+width {
-			rows, end = append(rows, nil), leftOf
+		wide := 44 + charWidth*float64(len([]rune(name)))
+		if end+wide > right {
+			rows, end = append(rows, nil), left
 		}
-		rows[len(rows)-1] = append(rows[len(rows)-1], entry{end, l})
+		rows[len(rows)-1] = append(rows[len(rows)-1], entry{end, i})
 		end += wide
 	}
 	return rows
 }
 
-func (d *drawing) legend(rows [][]entry, top float64) {
+func (d *drawing) legend(lines []Line, rows [][]entry, top float64) {
 	for i, row := range rows {
 		at := top + lineHeight*float64(i) + 8
 		for _, e := range row {
-			color, dash := look(e.line.Look)
-			if e.line.Dots {
+			line := lines[e.index]
+			color, dash := look(line.Look)
+			if line.Dots {
 				d.dot(color, point{e.at + 12, at - 4})
-				d.text(e.at+30, at, "start", "", e.line.Name)
+				d.text(e.at+30, at, "start", "", line.Name)
 				continue
 			}
 			fmt.Fprintf(d, `<path class="line c%d" stroke-dasharray="%s" d="M%s %sh24"/>`, color, dash, number(e.at), number(at-4))
-			d.text(e.at+30, at, "start", "", e.line.Name)
+			d.text(e.at+30, at, "start", "", line.Name)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package chart draws line charts and heat maps as SVG, and small line charts as text for
-// terminals.
+// Package chart draws line charts, heat maps and stacked bars as SVG, and small line charts as
+// text for terminals.
 //
 // A drawing is an element of a page, which needs the rules of [Style] and no script, font or
 // other file. Its colours follow the reader's colour scheme, light or dark. Lines differ in

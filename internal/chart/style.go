@@ -35,7 +35,7 @@ func Style() string {
 	fmt.Fprintf(&b, "@media(prefers-color-scheme:dark){%s}", rules("#0d1117", "#e6edf3", "#30363d", darkLines))
 	b.WriteString(".chart text{fill:var(--text);font:13px system-ui,sans-serif}.chart .title{font-weight:600;font-size:15px}.chart .row{font-size:11px}" +
 		".chart .grid{stroke:var(--grid);fill:none}.chart .frame{fill:var(--back)}.chart .line{fill:none;stroke-width:1.6;stroke-linejoin:round}" +
-		".chart .band{opacity:.18;stroke:none}.chart .dot{stroke:none}.chart .mark{stroke:var(--text);stroke-dasharray:2 3;fill:none}" +
+		".chart .band{opacity:.18;stroke:none}.chart .dot{stroke:none}.chart .bar{stroke:var(--back)}.chart .mark{stroke:var(--text);stroke-dasharray:2 3;fill:none}" +
 		".chart image{image-rendering:pixelated}")
 	for i := range lightLines {
 		fmt.Fprintf(&b, ".chart .c%d{stroke:var(--line%[1]d)}.chart .b%[1]d{fill:var(--line%[1]d)}", i)

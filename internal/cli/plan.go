@@ -13,7 +13,8 @@ type planCmd struct {
 	Args    []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys."`
 	Backend string   `placeholder:"NAME" help:"Backend to plan for, such as cuda or emu:gaudi2; the device need not be present; default: the best that is present."`
 	Dump    bool     `help:"Print the lowered programs instead, one line for each op."`
-	JSON    bool     `help:"Print one JSON object."`
+	JSON    bool     `help:"Print one JSON object; a list of them with several recipes."`
+	clusterFlags
 	config.Flags
 }
 
@@ -21,10 +22,15 @@ type planCmd struct {
 func (planCmd) Help() string {
 	return `Memory is that of one rank, by class and by module; a legend explains the classes and the programs.
 
+With --cluster, plan predicts the time of a step, the speed, and what dominates, from the programs and a table of devices. All of it is predicted, none measured. The output lists every number that it depends on, with its source, and the band that their ranges give. --recipe then takes several recipes, separated by commas. A cluster has one rank for each device.
+
 Examples:
   octet plan
   octet plan --model llama2-7b --backend cuda train.micro_batch=1
-  octet plan --model small --recipe bf16 --json`
+  octet plan --model small --recipe bf16 --json
+  octet plan --model llama2-7b --cluster h100:8x32 train.zero_stage=1
+    train.micro_batch=4 --recipe bf16,fp8-smooth --tokens 2T --price 2.5
+  octet plan --model 1b --cluster gaudi2:8 --sweep 1..512 --plot speed.svg`
 }
 
 // planned is the output of plan, and its JSON.
@@ -46,6 +52,7 @@ type planned struct {
 	Exchanges       []train.Exchange `json:"exchanges,omitempty"` // between ranks
 	Traffic         []train.Traffic  `json:"traffic,omitempty"`
 	Programs        []programReport  `json:"programs"`
+	Prediction      *prediction      `json:"prediction,omitempty"` // with --cluster
 }
 
 type scheduled struct {
@@ -66,7 +73,13 @@ type programReport struct {
 }
 
 func (c planCmd) Run(t *terminal) error {
+	if c.Cluster.Given {
+		return c.predict(t)
+	}
 	args, err := configArgs(c.Args, c.Flags)
+	if err == nil {
+		err = c.refuseWithoutCluster()
+	}
 	if err != nil {
 		return badInput(err)
 	}
@@ -99,11 +112,7 @@ func (c planCmd) Run(t *terminal) error {
 		}
 		return nil
 	}
-	p := newPlanned(job, spec, programs, memory)
-	p.Device = deviceName
-	for i, l := range memory.Launches {
-		p.Programs[i].Launches, p.Programs[i].Compiled = l.Launches, l.Compiled
-	}
+	p := newPlanned(job, spec, deviceName, programs, memory)
 	if c.JSON {
 		e := json.NewEncoder(t.out)
 		e.SetIndent("", "  ")
@@ -117,9 +126,9 @@ func (c planCmd) Run(t *terminal) error {
 	return err
 }
 
-func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, memory train.Memory) planned {
+func newPlanned(job *train.Job, spec backend.Spec, device string, programs []*backend.Program, memory train.Memory) planned {
 	p := planned{
-		Recipe: job.Recipe.Name, Notes: job.Notes, Backend: spec.Backend, Groups: job.ParamGroups(),
+		Recipe: job.Recipe.Name, Notes: job.Notes, Backend: spec.Backend, Device: device, Groups: job.ParamGroups(),
 		Memory:        memory,
 		FLOPsPerToken: job.FLOPsPerToken(), TokensPerStep: job.TokensPerStep(),
 		Exchanges: job.Exchanges(), Traffic: job.Traffic(), LayerParameters: job.LayerParameters(),
@@ -145,6 +154,9 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, 
 			r.FLOPs += n.Cost().FLOPs
 		}
 		p.Programs = append(p.Programs, r)
+	}
+	for i, l := range memory.Launches {
+		p.Programs[i].Launches, p.Programs[i].Compiled = l.Launches, l.Compiled
 	}
 	return p
 }

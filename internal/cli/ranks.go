@@ -63,18 +63,22 @@ func withRanks(l *config.Loaded, file string, p world.Place) (train.Config, erro
 	if p.Size == 1 || c.Train.Ranks == p.Size {
 		return c, nil
 	}
-	source := ""
-	switch {
-	case slices.Contains(l.FromCommand, ranksKey):
-		source = "on the command line"
-	case file != "" && slices.Contains(l.FromFile, ranksKey):
-		source = "in " + file
-	}
-	if source != "" {
+	if source := ranksFrom(l, file); source != "" {
 		return c, fmt.Errorf("%s is %d %s, but %s started %d ranks: omit %[1]s, or start as many", ranksKey, c.Train.Ranks, source, p.Launcher, p.Size)
 	}
 	c.Train.Ranks = p.Size
 	return c, nil
+}
+
+// ranksFrom returns where the user gave train.ranks: "on the command line", "in FILE", or "".
+func ranksFrom(l *config.Loaded, file string) string {
+	switch {
+	case slices.Contains(l.FromCommand, ranksKey):
+		return "on the command line"
+	case file != "" && slices.Contains(l.FromFile, ranksKey):
+		return "in " + file
+	}
+	return ""
 }
 
 // needsProcesses reports whether a run has several ranks that cannot be in this process.

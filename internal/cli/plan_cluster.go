@@ -1,0 +1,320 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"octet/backend"
+	"octet/backend/cost"
+	"octet/internal/config"
+	"octet/train"
+)
+
+// clusterFlags are the flags of plan that predict a run on a cluster.
+type clusterFlags struct {
+	Cluster        config.Once `placeholder:"DEVICE:NxM" help:"Predict the time of a run on M nodes of N devices, such as h100:8x32."`
+	Network        config.Once `placeholder:"NAME" help:"Network between nodes; default: that of the device."`
+	Devices        string      `placeholder:"FILE" help:"A TOML file with more devices and networks, or other numbers of known ones."`
+	Calibration    string      `placeholder:"FILE" help:"Curves that octet bench --calibrate measured on the device."`
+	Tokens         config.Once `placeholder:"N" help:"Tokens of the whole run, such as 2T: shows days and energy."`
+	Price          config.Once `placeholder:"P" help:"Price of a device for an hour, in any currency: shows the cost of --tokens."`
+	Grid           config.Once `placeholder:"G" help:"Carbon intensity of the grid, g of CO2 for a kWh: shows the CO2 of --tokens."`
+	MTBF           config.Once `name:"mtbf" placeholder:"T" help:"Mean time between failures of one device, such as 50000h (number mtbf)."`
+	CheckpointRate config.Once `placeholder:"R" help:"Rate at which a checkpoint is written, such as 2GB/s (number checkpoint_rate)."`
+	Assume         []string    `placeholder:"NAME=VALUE" sep:"none" help:"Another value of one of the numbers that the output lists; may be repeated."`
+	Sweep          config.Once `placeholder:"A..B" help:"Also predict clusters of A to B devices, each with the same tokens a step."`
+	Plot           string      `placeholder:"FILE" help:"Draw the time by class, and the speed of --sweep, to an SVG file."`
+}
+
+// refuseWithoutCluster returns an error for a flag that has no effect without --cluster.
+func (f clusterFlags) refuseWithoutCluster() error {
+	for _, flag := range []struct {
+		name  string
+		given bool
+	}{
+		{"network", f.Network.Given},
+		{"devices", f.Devices != ""},
+		{"calibration", f.Calibration != ""},
+		{"tokens", f.Tokens.Given},
+		{"price", f.Price.Given},
+		{"grid", f.Grid.Given},
+		{"mtbf", f.MTBF.Given},
+		{"checkpoint-rate", f.CheckpointRate.Given},
+		{"assume", f.Assume != nil},
+		{"sweep", f.Sweep.Given},
+		{"plot", f.Plot != ""},
+	} {
+		if flag.given {
+			return fmt.Errorf("--%s needs --cluster, such as --cluster h100:8x32", flag.name)
+		}
+	}
+	return nil
+}
+
+// prediction is what a plan says of a cluster.
+type prediction struct {
+	Cluster  string   `json:"cluster"`
+	Title    string   `json:"title"` // of the device
+	Fits     bool     `json:"fits"`  // the memory of one rank, with what is outside, into a device
+	Need     int64    `json:"memory_needed_bytes"`
+	Capacity int64    `json:"memory_capacity_bytes"`
+	Notes    []string `json:"notes,omitempty"`
+	cost.Forecast
+	Sweep []sweepPoint `json:"sweep,omitempty"`
+}
+
+// predictor predicts runs on clusters of one device.
+type predictor struct {
+	run         runFlags
+	table       cost.Table
+	calibration *cost.Calibration
+	driver      backend.Driver
+	device      string // of the backend
+	notes       []string
+}
+
+// newPredictor reads the flags.
+func (c planCmd) newPredictor() (p *predictor, cluster cost.Cluster, err error) {
+	p = &predictor{table: cost.Devices()}
+	if p.run, err = c.parse(); err != nil {
+		return nil, cluster, err
+	}
+	if cluster, err = cost.ParseCluster(c.Cluster.Value); err != nil {
+		return nil, cluster, fmt.Errorf("--cluster: %w", err)
+	}
+	if c.Devices != "" {
+		if p.table, err = withDevices(p.table, c.Devices); err != nil {
+			return nil, cluster, fmt.Errorf("--devices: %w", err)
+		}
+	}
+	if c.Calibration != "" {
+		if p.calibration, err = cost.ReadCalibration(c.Calibration); err != nil {
+			return nil, cluster, fmt.Errorf("--calibration: %w", err)
+		}
+	}
+	m, err := p.machine(cluster)
+	if err != nil {
+		return nil, cluster, err
+	}
+	largest := max(cluster.Devices(), p.run.sweepTo)
+	if c.Network.Given && largest <= cluster.PerNode {
+		return nil, cluster, fmt.Errorf("--network connects nodes, but %s is one node: omit --network", c.Cluster.Value)
+	}
+	if err := checkClusterRanks(m, largest); err != nil {
+		return nil, cluster, err
+	}
+	name := cmp.Or(c.Backend, m.Backend)
+	if name == "" {
+		return nil, cluster, fmt.Errorf("--cluster %s: %s: give --backend to predict the programs of another device, such as --backend cuda", c.Cluster.Value, m.Unsupported)
+	}
+	if m.Unsupported != "" {
+		p.notes = append(p.notes, fmt.Sprintf("%s: the programs are those of backend %s", m.Unsupported, name))
+	}
+	p.driver, p.device, err = backend.Find(name)
+	return p, cluster, err
+}
+
+// withDevices adds the rows of a file to a table.
+func withDevices(table cost.Table, path string) (cost.Table, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return table, err
+	}
+	more, err := cost.ParseTable(string(text))
+	if err == nil {
+		table, err = table.With(more)
+	}
+	if err != nil {
+		return table, fmt.Errorf("%s: %w", path, err)
+	}
+	return table, nil
+}
+
+// checkClusterRanks returns an error for more ranks than a run can have.
+func checkClusterRanks(m cost.Machine, ranks int) error {
+	most := int(m.Numbers["ranks"].Value)
+	if ranks <= most {
+		return nil
+	}
+	fitting := m.Cluster
+	if fitting.Nodes = most / fitting.PerNode; fitting.Nodes == 0 {
+		fitting.PerNode, fitting.Nodes = most, 1
+	}
+	return fmt.Errorf("%d devices need as many ranks, and a run has at most %d, as %s: give --assume ranks=%[1]d to predict it anyway", ranks, most, fitting)
+}
+
+// machine returns the machine of a cluster.
+func (p *predictor) machine(c cost.Cluster) (cost.Machine, error) {
+	m, err := p.table.Machine(c, p.run.network)
+	if err != nil {
+		return m, err
+	}
+	m.Calibration = p.calibration
+	if err := m.Assume(p.run.assume...); err != nil {
+		return m, fmt.Errorf("--assume: %w", err)
+	}
+	return m, nil
+}
+
+// planOn returns the plan of one rank.
+func (p *predictor) planOn(cfg train.Config, c cost.Cluster) (x rankPlan, err error) {
+	if x.spec, err = p.driver.Spec(p.device); err != nil {
+		return x, err
+	}
+	if x.spec.Threads > 0 { // ranks share the node's threads
+		x.spec.Threads = max(1, x.spec.Threads/c.PerNode)
+	}
+	cfg.Train.Ranks = c.Devices()
+	x.job, x.programs, x.memory, err = train.LargestJob(cfg, x.spec)
+	x.need = x.memory.Total() + totalOf(x.memory.Outside)
+	return x, err
+}
+
+// rankPlan is the plan of one rank of a cluster.
+type rankPlan struct {
+	spec     backend.Spec
+	job      *train.Job
+	programs []*backend.Program
+	memory   train.Memory
+	need     int64 // bytes of device memory, with those outside
+}
+
+// capacityOf returns the memory of a device in bytes.
+func capacityOf(m cost.Machine) (int64, error) {
+	n, ok := m.Numbers["memory"]
+	if !ok {
+		return 0, &cost.MissingError{Device: m.Device, Name: "memory"}
+	}
+	return int64(min(n.Value, 1e9) * (1 << 30)), nil
+}
+
+// forecast predicts the run of a plan.
+func (p *predictor) forecast(m cost.Machine, x rankPlan) (cost.Forecast, error) {
+	return m.Forecast(cost.Training{
+		Step:          cost.NewStep(x.job.Runs(x.programs)...),
+		TokensPerStep: float64(x.job.TokensPerStep()), FLOPsPerToken: x.job.FLOPsPerToken(),
+		Snapshot: float64(x.memory.Snapshot), Tokens: p.run.tokens, Price: p.run.price, Grid: p.run.grid,
+	})
+}
+
+// predicted is a plan with its prediction.
+type predicted struct {
+	planned
+	config  train.Config
+	machine cost.Machine
+}
+
+// predictOn predicts a configuration. Ranks that need more memory than a device has are an error
+// that names settings with which they fit.
+func (p *predictor) predictOn(cfg train.Config, c cost.Cluster) (*predicted, error) {
+	m, err := p.machine(c)
+	if err != nil {
+		return nil, err
+	}
+	capacity, err := capacityOf(m)
+	if err != nil {
+		return nil, err
+	}
+	x, err := p.planOn(cfg, c)
+	if err != nil {
+		return nil, err
+	}
+	if x.need > capacity {
+		return nil, p.tooLarge(cfg, m, x.need, capacity)
+	}
+	f, err := p.forecast(m, x)
+	if err != nil {
+		return nil, err
+	}
+	r := &predicted{newPlanned(x.job, x.spec, p.device, x.programs, x.memory), x.job.Config, m}
+	r.Prediction = &prediction{
+		Cluster: c.String(), Title: m.Title, Fits: true, Need: x.need, Capacity: capacity, Notes: slices.Clone(p.notes), Forecast: f,
+	}
+	if len(r.Schedule) > 0 {
+		r.Prediction.Notes = append(r.Prediction.Notes, fmt.Sprintf("of the schedule's recipes, %s is predicted, which needs the most memory", r.Recipe))
+	}
+	return r, nil
+}
+
+// predict is plan --cluster.
+func (c planCmd) predict(t *terminal) error {
+	if c.Dump {
+		return badInput(errors.New("--dump prints programs and --cluster predicts their time: omit one of them"))
+	}
+	p, cluster, err := c.newPredictor()
+	if err != nil {
+		return badInput(err)
+	}
+	configs, err := c.clusterConfigs(cluster)
+	if err != nil {
+		return badInput(err)
+	}
+	var list []*predicted
+	for _, cfg := range configs {
+		r, err := p.predictOn(cfg, cluster)
+		if err == nil && p.run.sweepTo > 0 {
+			r.Prediction.Sweep, err = p.sweep(cfg, cluster)
+		}
+		if err != nil {
+			return badInput(err)
+		}
+		list = append(list, r)
+	}
+	if c.Plot != "" {
+		if err := writePlot(c.Plot, list); err != nil {
+			return err
+		}
+	}
+	if !c.JSON {
+		return printForecasts(t.out, list, p)
+	}
+	e := json.NewEncoder(t.out)
+	e.SetIndent("", "  ")
+	if len(list) == 1 {
+		return e.Encode(list[0].planned)
+	}
+	plans := make([]planned, len(list))
+	for i, r := range list {
+		plans[i] = r.planned
+	}
+	return e.Encode(plans)
+}
+
+// clusterConfigs returns the configuration of each recipe.
+func (c planCmd) clusterConfigs(cluster cost.Cluster) (list []train.Config, err error) {
+	recipes := []config.Once{c.Recipe}
+	if c.Recipe.Given {
+		recipes = nil
+		for name := range strings.SplitSeq(c.Recipe.Value, ",") {
+			one := config.Once{Value: name, Given: true}
+			if slices.Contains(recipes, one) {
+				return nil, fmt.Errorf("--recipe names %q twice", name)
+			}
+			recipes = append(recipes, one)
+		}
+	}
+	for _, recipe := range recipes {
+		flags := c.Flags
+		flags.Recipe = recipe
+		args, err := configArgs(c.Args, flags)
+		if err != nil {
+			return nil, err
+		}
+		loaded, err := config.New(args)
+		if err != nil {
+			return nil, err
+		}
+		ranks, devices := loaded.Train.Ranks, cluster.Devices()
+		if source := ranksFrom(loaded, args.File); source != "" && ranks != devices {
+			return nil, fmt.Errorf("%s is %d %s, but --cluster %s has %d devices: give %[1]s=%[5]d, or omit it", ranksKey, ranks, source, cluster, devices)
+		}
+		loaded.Train.Ranks = devices
+		list = append(list, loaded.Config)
+	}
+	return list, nil
+}

@@ -1,0 +1,371 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"octet/backend/cost"
+	"octet/internal/writers"
+)
+
+// textColumns is the width of the output of plan --cluster, and of other texts that wrap, in a
+// pipe.
+const textColumns = 80
+
+// printForecasts prints predictions of the same cluster side by side.
+func printForecasts(w io.Writer, list []*predicted, p *predictor) error {
+	columns := columnsOf(w)
+	if columns == 0 {
+		columns = textColumns
+	}
+	var b strings.Builder
+	first := list[0]
+	heading := fmt.Sprintf("predicted, not measured: %s, %s, backend %s\n", first.config.Model.Preset, clusterText(first.machine), backendName(first.Backend, first.Device))
+	heading += writers.Count(first.TokensPerStep) + " tokens a step"
+	if p.run.tokens > 0 {
+		heading += fmt.Sprintf("; %s tokens are %s steps", p.run.tokensText, writers.Count(int64(math.Ceil(p.run.tokens/float64(first.TokensPerStep)))))
+	}
+	b.WriteString(writers.Reflow(heading+"\n", columns))
+	for _, r := range list {
+		for _, note := range slices.Concat(r.Notes, r.Prediction.Notes) {
+			if text := "note: " + note + "\n"; !strings.Contains(b.String(), text) {
+				b.WriteString(text)
+			}
+		}
+	}
+	columnTables(&b, columns, forecastRows(list, p.run), classRows(list))
+	if slices.ContainsFunc(list, func(r *predicted) bool { return r.Prediction.WireSeconds > 0 }) {
+		b.WriteString("\ncommunication is the time for which the device waits; all collectives include\nwhat the device's own work hides\n")
+	}
+	effects(&b, columns, list)
+	numbersTable(&b, columns, list)
+	doubts(&b, list, p)
+	if _, err := io.WriteString(w, writers.Reflow(b.String(), columns)); err != nil {
+		return err
+	}
+	for _, r := range list {
+		if len(r.Prediction.Sweep) > 0 {
+			if err := r.printSweep(w); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// clusterText describes a cluster: "256 H100 SXM (32 nodes of 8)".
+func clusterText(m cost.Machine) string {
+	title := cmp.Or(m.Title, m.Device)
+	switch {
+	case m.Devices() == 1:
+		return "one " + title
+	case m.Nodes == 1:
+		return fmt.Sprintf("%s %s (one node)", writers.Count(int64(m.Devices())), title)
+	}
+	return fmt.Sprintf("%s %s (%s nodes of %d)", writers.Count(int64(m.Devices())), title, writers.Count(int64(m.Nodes)), m.PerNode)
+}
+
+// row is a line of a table that has a column for each recipe; all empty: a blank line.
+type tableRow struct {
+	label string
+	cells []string
+}
+
+// columnTables prints tables one below the other, with common columns. If they are too wide, it
+// prints several groups of columns.
+func columnTables(b *strings.Builder, columns int, tables ...[]tableRow) {
+	all := slices.Concat(tables...)
+	label, cell := 20, 12
+	for _, r := range all {
+		label = max(label, utf8.RuneCountInString(r.label))
+		for _, c := range r.cells {
+			cell = max(cell, utf8.RuneCountInString(c))
+		}
+	}
+	const between = 2
+	perGroup := max(1, (columns-label)/(cell+between))
+	n := len(all[0].cells)
+	for from := 0; from < n; from += perGroup {
+		for _, rows := range tables {
+			b.WriteByte('\n')
+			for _, r := range rows {
+				line := fmt.Sprintf("%-*s", label, r.label)
+				for _, c := range r.cells[min(from, len(r.cells)):min(from+perGroup, len(r.cells))] {
+					line += fmt.Sprintf("%*s", cell+between, c)
+				}
+				b.WriteString(strings.TrimRight(line, " ") + "\n")
+			}
+		}
+	}
+}
+
+// newRow returns a row with a cell for each prediction.
+func newRow(label string, list []*predicted, cell func(*predicted) string) tableRow {
+	r := tableRow{label: label}
+	for _, x := range list {
+		r.cells = append(r.cells, cell(x))
+	}
+	return r
+}
+
+func forecastRows(list []*predicted, run runFlags) (rows []tableRow) {
+	add := func(label string, cell func(*predicted) string) { rows = append(rows, newRow(label, list, cell)) }
+	add("recipe", func(r *predicted) string { return r.Recipe })
+	rate := func(x float64) string { return writers.Count(int64(x)) }
+	add("tokens/s", func(r *predicted) string { return rate(r.Prediction.TokensPerS) })
+	add("  low", func(r *predicted) string { return rate(r.tokensPerS(1)) })
+	add("  high", func(r *predicted) string { return rate(r.tokensPerS(0)) })
+	if len(list) > 1 {
+		add("  against the first", func(r *predicted) string {
+			return fmt.Sprintf("%.2f", r.Prediction.TokensPerS/list[0].Prediction.TokensPerS)
+		})
+	}
+	add("step", func(r *predicted) string { return duration(r.Prediction.StepSeconds) })
+	add("share of BF16 peak", func(r *predicted) string { return percentage(r.Prediction.MFU) })
+	if run.tokens > 0 {
+		add("days", func(r *predicted) string { return threeDigits(r.Prediction.Days) })
+	}
+	if run.price > 0 {
+		add("cost", func(r *predicted) string { return writers.Count(int64(math.Round(r.Prediction.Cost))) })
+	}
+	if run.tokens > 0 {
+		add("energy", func(r *predicted) string { return quantityOr(r.Prediction.KWh, 1e3, "Wh") })
+	}
+	if run.grid > 0 {
+		add("CO2", func(r *predicted) string {
+			if r.Prediction.CO2 < 1000 {
+				return quantityOr(r.Prediction.CO2, 1e3, "g")
+			}
+			return writers.Quantity(r.Prediction.CO2/1000, "t")
+		})
+	}
+	add("checkpoint every", func(r *predicted) string { return duration(r.Prediction.Interval) })
+	add("lost to failures", func(r *predicted) string { return percentage(r.Prediction.Overhead) })
+	add("memory of one rank", func(r *predicted) string { return writers.Bytes(r.Prediction.Need) })
+	add("  a device has", func(r *predicted) string { return writers.Bytes(r.Prediction.Capacity) })
+	return rows
+}
+
+// tokensPerS returns the speed at an end of the band: 0 for the short step, 1 for the long one.
+func (r *predicted) tokensPerS(end int) float64 {
+	return r.Prediction.TokensPerS * r.Prediction.StepSeconds / r.Prediction.Band[end]
+}
+
+// classOf returns the class of a name; its time is 0 if the prediction has none.
+func (r *predicted) classOf(name string) cost.ClassTime {
+	for _, c := range r.Prediction.Classes {
+		if c.Name == name {
+			return c
+		}
+	}
+	return cost.ClassTime{}
+}
+
+// classNames returns the names of the classes of all predictions: the GEMMs first, then the other
+// classes in their order.
+func classNames(list []*predicted) (names []string) {
+	gemms := 0
+	for _, r := range list {
+		at := gemms
+		for _, c := range r.Prediction.Classes {
+			switch i := slices.Index(names, c.Name); {
+			case i >= 0:
+				at = i + 1
+			case strings.HasPrefix(c.Name, "GEMMs"):
+				names = slices.Insert(names, gemms, c.Name)
+				gemms++
+				at = gemms
+			default:
+				names = slices.Insert(names, max(at, gemms), c.Name)
+				at = max(at, gemms) + 1
+			}
+		}
+	}
+	return names
+}
+
+func classRows(list []*predicted) []tableRow {
+	rows := []tableRow{newRow("share of the step", list, func(*predicted) string { return "bound by" })}
+	for _, name := range classNames(list) {
+		rows = append(rows, newRow("  "+name, list, func(r *predicted) string {
+			c := r.classOf(name)
+			if c.Seconds == 0 {
+				return unknown
+			}
+			return fmt.Sprintf("%s %-7s", percentage(c.Share), c.Bound)
+		}))
+	}
+	wire := newRow("  all collectives", list, func(r *predicted) string {
+		return fmt.Sprintf("%s %-7s", percentage(r.Prediction.WireSeconds/r.Prediction.StepSeconds), "")
+	})
+	if slices.ContainsFunc(list, func(r *predicted) bool { return r.Prediction.WireSeconds > 0 }) {
+		rows = append(rows, wire)
+	}
+	return rows
+}
+
+// effectsShown is the number of assumptions whose effect is printed.
+const effectsShown = 4
+
+// effects prints what the ranges of the weakest assumptions do to the step.
+func effects(b *strings.Builder, columns int, list []*predicted) {
+	type ranked struct {
+		name  string
+		worst float64 // the largest ratio of both ends
+		of    *predicted
+		at    cost.Effect
+	}
+	var all []ranked
+	for _, r := range list {
+		for _, e := range r.Prediction.Effects {
+			x := ranked{e.Name, e.High / e.Low, r, e}
+			if i := slices.IndexFunc(all, func(y ranked) bool { return y.name == x.name }); i < 0 {
+				all = append(all, x)
+			} else if x.worst > all[i].worst {
+				all[i] = x
+			}
+		}
+	}
+	if len(all) == 0 {
+		b.WriteString("\nno number below has a range, so the band is empty\n")
+		return
+	}
+	slices.SortStableFunc(all, func(x, y ranked) int { return cmp.Compare(y.worst, x.worst) })
+	all = all[:min(len(all), effectsShown)]
+	weakest := all[0]
+	n := weakest.of.machine.Numbers[weakest.name]
+	of := ""
+	if len(list) > 1 {
+		of = " of " + weakest.of.Recipe
+	}
+	fmt.Fprintf(b, "\nweakest assumption: %s = %s (%s: %s); from %s to %s, the step%s takes %s\n",
+		weakest.name, threeDigits(n.Value), n.Origin(), n.Source(), threeDigits(n.Low), threeDigits(n.High), of, effectWords(weakest.at))
+	rows := []tableRow{newRow("range", list, func(r *predicted) string { return r.Recipe })}
+	for _, x := range all {
+		n := list[0].machine.Numbers[x.name]
+		label := fmt.Sprintf("  %s %s to %s", x.name, threeDigits(n.Low), threeDigits(n.High))
+		rows = append(rows, newRow(label, list, func(r *predicted) string {
+			for _, e := range r.Prediction.Effects {
+				if e.Name == x.name {
+					return fmt.Sprintf("%+.0f to %+.0f %%", 100*(e.Low-1), 100*(e.High-1))
+				}
+			}
+			return unknown
+		}))
+	}
+	columnTables(b, columns, rows)
+}
+
+// effectWords writes an effect: "2 % less to 21 % more time".
+func effectWords(e cost.Effect) string {
+	less, more := fmt.Sprintf("%.0f %% less", 100*(1-e.Low)), fmt.Sprintf("%.0f %% more", 100*(e.High-1))
+	switch {
+	case e.Low == 1:
+		return "up to " + more + " time"
+	case e.High == 1:
+		return "up to " + less + " time"
+	}
+	return less + " to " + more + " time"
+}
+
+// numbersTable lists the numbers that the predictions depend on.
+func numbersTable(b *strings.Builder, columns int, list []*predicted) {
+	used := map[string]cost.Origin{}
+	var names []string
+	for _, r := range list {
+		for _, o := range r.Prediction.Assumptions {
+			if _, ok := used[o.Name]; !ok {
+				names = append(names, o.Name)
+			}
+			used[o.Name] = o
+		}
+	}
+	slices.Sort(names)
+	name, value := len("number"), len("value")
+	for _, n := range names {
+		name, value = max(name, len(n)), max(value, len(threeDigits(used[n].Value)))
+	}
+	line := func(n, v, origin, text string) {
+		lead := fmt.Sprintf("  %-*s  %*s  %-9s  ", name, n, value, v, origin)
+		wrapped := strings.TrimSuffix(writers.Reflow(text+"\n", max(20, columns-len(lead))), "\n")
+		b.WriteString(lead + strings.ReplaceAll(wrapped, "\n", "\n"+strings.Repeat(" ", len(lead))) + "\n")
+	}
+	b.WriteByte('\n')
+	line("number", "value", "origin", "meaning: source")
+	meaning := cost.Names()
+	for _, n := range names {
+		o := used[n]
+		line(n, threeDigits(o.Value), o.Source, meaning[n]+": "+o.From)
+	}
+}
+
+// doubts prints what no published row was compared with, and the ops that were not measured.
+func doubts(b *strings.Builder, list []*predicted, p *predictor) {
+	union := func(of func(*predicted) []string) (all []string) {
+		for _, r := range list {
+			all = append(all, of(r)...)
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	if doubt := union(func(r *predicted) []string { return r.Prediction.NotValidated }); len(doubt) > 0 {
+		fmt.Fprintf(b, "\nnot validated: %s\n", strings.Join(doubt, ", "))
+	}
+	if missing := union(func(r *predicted) []string { return r.Prediction.Unmeasured }); len(missing) > 0 {
+		const shown = 3
+		more := ""
+		if len(missing) > shown {
+			more = fmt.Sprintf(" and %d more", len(missing)-shown)
+		}
+		fmt.Fprintf(b, "\nnot in the calibration: %d kinds of ops: %s%s\n", len(missing), strings.Join(missing[:min(shown, len(missing))], "; "), more)
+	}
+}
+
+// percentage writes a share with a decimal: "43.1 %"; unknown for 0.
+func percentage(x float64) string {
+	if x == 0 {
+		return unknown
+	}
+	return fmt.Sprintf("%.1f %%", 100*x)
+}
+
+// quantityOr writes x times unit; unknown for 0.
+func quantityOr(x, times float64, unit string) string {
+	if x == 0 {
+		return unknown
+	}
+	return writers.Quantity(x*times, unit)
+}
+
+// threeDigits writes a number with at least three digits and no exponent: "0.0123", "1.50",
+// "50700". Trailing zeros after the point are left out: "2.5".
+func threeDigits(x float64) string {
+	if x == 0 {
+		return "0"
+	}
+	digits := 2 - int(math.Floor(math.Log10(math.Abs(x))))
+	text := strconv.FormatFloat(x, 'f', max(0, digits), 64)
+	if strings.Contains(text, ".") {
+		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
+	}
+	return text
+}
+
+// duration writes seconds in the unit that suits them: "12.3 ms", "33 min".
+func duration(seconds float64) string {
+	for _, u := range []struct {
+		size, upTo float64
+		name       string
+	}{{1e-3, 1, "ms"}, {1, 120, "s"}, {60, 7200, "min"}, {3600, 172800, "h"}} {
+		if seconds < u.upTo {
+			return threeDigits(seconds/u.size) + " " + u.name
+		}
+	}
+	return threeDigits(seconds/86400) + " days"
+}

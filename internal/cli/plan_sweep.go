@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"octet/backend/cost"
+	"octet/internal/chart"
+	"octet/internal/disk"
+	"octet/internal/writers"
+	"octet/train"
+)
+
+// sweepPoint is a cluster of a sweep. Without enough memory it has no times.
+type sweepPoint struct {
+	Devices       int     `json:"devices"`
+	Fits          bool    `json:"fits"`
+	Need          int64   `json:"memory_needed_bytes"`
+	TokensPerStep int64   `json:"tokens_per_step"`
+	StepSeconds   float64 `json:"step_s,omitempty"`
+	TokensPerS    float64 `json:"tokens_per_s,omitempty"`
+	Linear        float64 `json:"of_linear,omitempty"` // tokens/s of a device over that of the smallest cluster that fits
+	Days          float64 `json:"days,omitempty"`
+}
+
+// sweep predicts clusters of several sizes, whose devices all have the tokens of the
+// configuration.
+func (p *predictor) sweep(cfg train.Config, cluster cost.Cluster) (list []sweepPoint, err error) {
+	first := 0.0 // tokens/s of a device
+	for _, n := range p.run.sweepSizes(cluster.PerNode) {
+		c, err := cluster.Of(n)
+		if err != nil {
+			return nil, fmt.Errorf("--sweep: %w: end it at a multiple", err)
+		}
+		m, err := p.machine(c)
+		if err != nil {
+			return nil, err
+		}
+		capacity, err := capacityOf(m)
+		if err != nil {
+			return nil, err
+		}
+		x, err := p.planOn(cfg, c)
+		if err != nil {
+			return nil, err
+		}
+		s := sweepPoint{Devices: n, Fits: x.need <= capacity, Need: x.need, TokensPerStep: x.job.TokensPerStep()}
+		if s.Fits {
+			f, err := p.forecast(m, x)
+			if err != nil {
+				return nil, err
+			}
+			s.StepSeconds, s.TokensPerS, s.Days = f.StepSeconds, f.TokensPerS, f.Days
+			each := f.TokensPerS / float64(n)
+			if first == 0 {
+				first = each
+			}
+			s.Linear = each / first
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// printSweep prints a table of the sweep.
+func (r *predicted) printSweep(w io.Writer) error {
+	t := table{columns: []column{
+		{head: "devices"}, {head: "tokens/s"}, {head: "of linear"}, {head: "step"}, {head: "days"}, {head: "tokens a step", short: "a step"}, {head: "memory of one rank", short: "memory"},
+	}}
+	if r.Prediction.Days == 0 {
+		t.columns = append(t.columns[:4], t.columns[5:]...)
+	}
+	for _, s := range r.Prediction.Sweep {
+		cells := []string{writers.Count(int64(s.Devices)), unknown, unknown, unknown, unknown, writers.Count(s.TokensPerStep), writers.Bytes(s.Need)}
+		if s.Fits {
+			cells[1], cells[2] = writers.Count(int64(s.TokensPerS)), percentage(s.Linear)
+			cells[3], cells[4] = duration(s.StepSeconds), threeDigits(s.Days)
+		} else {
+			cells[6] += ", too much"
+		}
+		if r.Prediction.Days == 0 {
+			cells = append(cells[:4], cells[5:]...)
+		}
+		t.add(cells...)
+	}
+	fmt.Fprintf(w, "\npredicted for %s on more and fewer devices, each with the same tokens a step\n\n", r.Recipe)
+	return t.print(w)
+}
+
+// writePlot draws the time by class of all recipes, and their speeds in a sweep.
+func writePlot(path string, list []*predicted) error {
+	bars := chart.Bars{Title: "Predicted time of a step", X: chart.Axis{Label: "ms"}}
+	names := classNames(list)
+	bars.Parts = names
+	speed := chart.Chart{
+		Title: "Predicted speed", X: chart.Axis{Label: "devices, " + list[0].Prediction.Title, Log: true}, Y: chart.Axis{Label: "tokens/s", Log: true},
+	}
+	swept := false
+	for i, r := range list {
+		seconds := make([]float64, len(names))
+		for j, name := range names {
+			seconds[j] = 1e3 * r.classOf(name).Seconds
+		}
+		bars.Rows, bars.Data = append(bars.Rows, r.Recipe), append(bars.Data, seconds)
+		line, linear := chart.Line{Name: r.Recipe, Look: i}, chart.Line{Look: i + chart.Colors, Name: r.Recipe + ", linear"}
+		for _, s := range r.Prediction.Sweep {
+			if s.Fits {
+				line.X, line.Y = append(line.X, float64(s.Devices)), append(line.Y, s.TokensPerS)
+				linear.X, linear.Y = append(linear.X, float64(s.Devices)), append(linear.Y, s.TokensPerS/s.Linear)
+			}
+		}
+		swept = swept || len(line.X) > 0
+		speed.Lines = append(speed.Lines, linear, line)
+	}
+	pictures := []chart.Picture{&bars}
+	if swept {
+		pictures = []chart.Picture{&speed, &bars}
+	}
+	return badInput(disk.WriteAtomic(path, chart.File(pictures...)))
+}
