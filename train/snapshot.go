@@ -53,6 +53,31 @@ func (j *Job) snapshotBytes() (n int64) {
 	return n
 }
 
+// CheckpointBytes returns the size of the tensors of a checkpoint, which all ranks write together:
+// see [Snapshot.Shard].
+func (j *Job) CheckpointBytes() (n int64) {
+	whole := func(x *backend.Tensor) int64 {
+		return x.Bytes() / int64(x.Shape[0]) * int64(j.wholeShape(x)[0])
+	}
+	for _, p := range j.Model.Params {
+		n += 4 * int64(p.Rows) * int64(p.Cols())
+		if p.Master.DType != fp8.F32 {
+			n += whole(p.Master)
+		}
+	}
+	packed := map[*backend.Tensor]bool{}
+	for _, x := range j.Model.Packed() {
+		packed[x] = true
+		n += 4 * int64(x.Elems())
+	}
+	for x := range j.Vars.All() {
+		if x.Class == backend.State && !packed[x] {
+			n += whole(x)
+		}
+	}
+	return n
+}
+
 // arrange assigns every tensor of a job its range of the memory.
 func (s *Snapshot) arrange(j *Job) {
 	if s.job == j {

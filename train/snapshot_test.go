@@ -2,6 +2,7 @@ package train
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -70,4 +71,28 @@ func contentsOf(t *testing.T, c checkpoint.Contents) map[string]map[string]strin
 		}
 	}
 	return all
+}
+
+// A checkpoint has as many bytes however many ranks share the optimizer state.
+func TestCheckpointBytes(t *testing.T) {
+	for _, recipe := range []string{"bf16", "fp8-smooth", "ms-amp-adam"} {
+		c := small(t, recipe)
+		tr := newTrainer(t, c, 2, false)
+		contents, err := tr.Contents("test", "emu")
+		require.NoError(t, err)
+		want := int64(0)
+		for _, x := range slices.Concat(contents.Model, contents.Optimizer) {
+			var data bytes.Buffer
+			require.NoError(t, x.Data(&data))
+			want += int64(data.Len())
+		}
+		require.Equal(t, want, tr.CheckpointBytes(), recipe)
+		c.Train.Ranks, c.Train.ZeroStage = 3, 1
+		if recipe == "ms-amp-adam" {
+			c.Train.ZeroStage = 0
+		}
+		shared, err := NewJob(c, tr.Device)
+		require.NoError(t, err)
+		require.Equal(t, want, shared.CheckpointBytes(), recipe)
+	}
 }

@@ -131,10 +131,12 @@ func (m *Machine) Forecast(t Training) (Forecast, error) {
 			f.CO2 = f.KWh * t.Grid / 1000
 		}
 	}
+	used = append(used, "memory", "ranks") // whether the run is possible
 	slices.Sort(used)
 	for _, name := range slices.Compact(used) {
-		n := m.Numbers[name]
-		f.Assumptions = append(f.Assumptions, Origin{name, n.Value, n.Origin(), n.Source()})
+		if n, ok := m.Numbers[name]; ok {
+			f.Assumptions = append(f.Assumptions, Origin{name, n.Value, n.Origin(), n.Source()})
+		}
 	}
 	return f, err
 }

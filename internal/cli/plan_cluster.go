@@ -198,14 +198,13 @@ func (p *predictor) forecast(m cost.Machine, x rankPlan) (cost.Forecast, error) 
 	return m.Forecast(cost.Training{
 		Step:          cost.NewStep(x.job.Runs(x.programs)...),
 		TokensPerStep: float64(x.job.TokensPerStep()), FLOPsPerToken: x.job.FLOPsPerToken(),
-		Snapshot: float64(x.memory.Snapshot), Tokens: p.run.tokens, Price: p.run.price, Grid: p.run.grid,
+		Snapshot: float64(x.job.CheckpointBytes()), Tokens: p.run.tokens, Price: p.run.price, Grid: p.run.grid,
 	})
 }
 
 // predicted is a plan with its prediction.
 type predicted struct {
 	planned
-	config  train.Config
 	machine cost.Machine
 }
 
@@ -231,7 +230,7 @@ func (p *predictor) predictOn(cfg train.Config, c cost.Cluster) (*predicted, err
 	if err != nil {
 		return nil, err
 	}
-	r := &predicted{newPlanned(x.job, x.spec, p.device, x.programs, x.memory), x.job.Config, m}
+	r := &predicted{newPlanned(x.job, x.spec, p.device, x.programs, x.memory), m}
 	r.Prediction = &prediction{
 		Cluster: c.String(), Title: m.Title, Fits: true, Need: x.need, Capacity: capacity, Notes: slices.Clone(p.notes), Forecast: f,
 	}

@@ -26,8 +26,8 @@ func printForecasts(w io.Writer, list []*predicted, p *predictor) error {
 	}
 	var b strings.Builder
 	first := list[0]
-	heading := fmt.Sprintf("predicted, not measured: %s, %s, backend %s\n", first.config.Model.Preset, clusterText(first.machine), backendName(first.Backend, first.Device))
-	heading += writers.Count(first.TokensPerStep) + " tokens a step"
+	heading := fmt.Sprintf("predicted, not measured: %s parameters on %s\n", writers.Count(first.Parameters), clusterText(first.machine))
+	heading += fmt.Sprintf("programs of backend %s; %s tokens a step", backendName(first.Backend, first.Device), writers.Count(first.TokensPerStep))
 	if p.run.tokens > 0 {
 		heading += fmt.Sprintf("; %s tokens are %s steps", p.run.tokensText, writers.Count(int64(math.Ceil(p.run.tokens/float64(first.TokensPerStep)))))
 	}
@@ -39,11 +39,11 @@ func printForecasts(w io.Writer, list []*predicted, p *predictor) error {
 			}
 		}
 	}
-	columnTables(&b, columns, forecastRows(list, p.run), classRows(list))
+	columnTables(&b, columnsOf(w), forecastRows(list, p.run), classRows(list))
 	if slices.ContainsFunc(list, func(r *predicted) bool { return r.Prediction.WireSeconds > 0 }) {
 		b.WriteString("\ncommunication is the time for which the device waits; all collectives include\nwhat the device's own work hides\n")
 	}
-	effects(&b, columns, list)
+	effects(&b, columnsOf(w), list)
 	numbersTable(&b, columns, list)
 	doubts(&b, list, p)
 	if _, err := io.WriteString(w, writers.Reflow(b.String(), columns)); err != nil {
@@ -77,8 +77,8 @@ type tableRow struct {
 	cells []string
 }
 
-// columnTables prints tables one below the other, with common columns. If they are too wide, it
-// prints several groups of columns.
+// columnTables prints tables one below the other, with common columns. If they are wider than a
+// number of columns of the terminal, which is 0 for a pipe, it prints several groups.
 func columnTables(b *strings.Builder, columns int, tables ...[]tableRow) {
 	all := slices.Concat(tables...)
 	label, cell := 20, 12
@@ -89,8 +89,11 @@ func columnTables(b *strings.Builder, columns int, tables ...[]tableRow) {
 		}
 	}
 	const between = 2
-	perGroup := max(1, (columns-label)/(cell+between))
 	n := len(all[0].cells)
+	perGroup := n
+	if columns > 0 {
+		perGroup = max(1, (columns-label)/(cell+between))
+	}
 	for from := 0; from < n; from += perGroup {
 		for _, rows := range tables {
 			b.WriteByte('\n')
@@ -191,6 +194,12 @@ func classNames(list []*predicted) (names []string) {
 }
 
 func classRows(list []*predicted) []tableRow {
+	bound := 0 // the longest name of a bound
+	for _, r := range list {
+		for _, c := range r.Prediction.Classes {
+			bound = max(bound, len(c.Bound))
+		}
+	}
 	rows := []tableRow{newRow("share of the step", list, func(*predicted) string { return "bound by" })}
 	for _, name := range classNames(list) {
 		rows = append(rows, newRow("  "+name, list, func(r *predicted) string {
@@ -198,11 +207,11 @@ func classRows(list []*predicted) []tableRow {
 			if c.Seconds == 0 {
 				return unknown
 			}
-			return fmt.Sprintf("%s %-7s", percentage(c.Share), c.Bound)
+			return fmt.Sprintf("%s %-*s", percentage(c.Share), bound, c.Bound)
 		}))
 	}
 	wire := newRow("  all collectives", list, func(r *predicted) string {
-		return fmt.Sprintf("%s %-7s", percentage(r.Prediction.WireSeconds/r.Prediction.StepSeconds), "")
+		return fmt.Sprintf("%s %*s", percentage(r.Prediction.WireSeconds/r.Prediction.StepSeconds), bound, "")
 	})
 	if slices.ContainsFunc(list, func(r *predicted) bool { return r.Prediction.WireSeconds > 0 }) {
 		rows = append(rows, wire)
@@ -245,11 +254,11 @@ func effects(b *strings.Builder, columns int, list []*predicted) {
 		of = " of " + weakest.of.Recipe
 	}
 	fmt.Fprintf(b, "\nweakest assumption: %s = %s (%s: %s); from %s to %s, the step%s takes %s\n",
-		weakest.name, threeDigits(n.Value), n.Origin(), n.Source(), threeDigits(n.Low), threeDigits(n.High), of, effectWords(weakest.at))
+		weakest.name, plain(n.Value), n.Origin(), n.Source(), plain(n.Low), plain(n.High), of, effectWords(weakest.at))
 	rows := []tableRow{newRow("range", list, func(r *predicted) string { return r.Recipe })}
 	for _, x := range all {
 		n := list[0].machine.Numbers[x.name]
-		label := fmt.Sprintf("  %s %s to %s", x.name, threeDigits(n.Low), threeDigits(n.High))
+		label := fmt.Sprintf("  %s %s to %s", x.name, plain(n.Low), plain(n.High))
 		rows = append(rows, newRow(label, list, func(r *predicted) string {
 			for _, e := range r.Prediction.Effects {
 				if e.Name == x.name {
@@ -289,7 +298,7 @@ func numbersTable(b *strings.Builder, columns int, list []*predicted) {
 	slices.Sort(names)
 	name, value := len("number"), len("value")
 	for _, n := range names {
-		name, value = max(name, len(n)), max(value, len(threeDigits(used[n].Value)))
+		name, value = max(name, len(n)), max(value, len(plain(used[n].Value)))
 	}
 	line := func(n, v, origin, text string) {
 		lead := fmt.Sprintf("  %-*s  %*s  %-9s  ", name, n, value, v, origin)
@@ -301,7 +310,7 @@ func numbersTable(b *strings.Builder, columns int, list []*predicted) {
 	meaning := cost.Names()
 	for _, n := range names {
 		o := used[n]
-		line(n, threeDigits(o.Value), o.Source, meaning[n]+": "+o.From)
+		line(n, plain(o.Value), o.Source, meaning[n]+": "+o.From)
 	}
 }
 
@@ -344,17 +353,20 @@ func quantityOr(x, times float64, unit string) string {
 }
 
 // threeDigits writes a number with at least three digits and no exponent: "0.0123", "1.50",
-// "50700". Trailing zeros after the point are left out: "2.5".
+// "50700".
 func threeDigits(x float64) string {
 	if x == 0 {
 		return "0"
 	}
-	digits := 2 - int(math.Floor(math.Log10(math.Abs(x))))
-	text := strconv.FormatFloat(x, 'f', max(0, digits), 64)
-	if strings.Contains(text, ".") {
-		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
+	return strconv.FormatFloat(x, 'f', max(0, 2-int(math.Floor(math.Log10(math.Abs(x))))), 64)
+}
+
+// plain writes a number of a table as it is, with at most six digits: "0.85", "50700".
+func plain(x float64) string {
+	if math.Abs(x) >= 1e6 || x != 0 && math.Abs(x) < 1e-3 {
+		return strconv.FormatFloat(x, 'g', 4, 64)
 	}
-	return text
+	return strconv.FormatFloat(x, 'f', -1, 64)
 }
 
 // duration writes seconds in the unit that suits them: "12.3 ms", "33 min".

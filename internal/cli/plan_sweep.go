@@ -3,6 +3,10 @@ package cli
 import (
 	"fmt"
 	"io"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"octet/backend/cost"
 	"octet/internal/chart"
@@ -23,43 +27,58 @@ type sweepPoint struct {
 	Days          float64 `json:"days,omitempty"`
 }
 
+// sweepAtOnce bounds the programs in memory: the largest models have 200 MB of them.
+const sweepAtOnce = 4
+
 // sweep predicts clusters of several sizes, whose devices all have the tokens of the
 // configuration.
-func (p *predictor) sweep(cfg train.Config, cluster cost.Cluster) (list []sweepPoint, err error) {
-	first := 0.0 // tokens/s of a device
-	for _, n := range p.run.sweepSizes(cluster.PerNode) {
+func (p *predictor) sweep(cfg train.Config, cluster cost.Cluster) ([]sweepPoint, error) {
+	sizes := p.run.sweepSizes(cluster.PerNode)
+	list := make([]sweepPoint, len(sizes))
+	var group errgroup.Group
+	group.SetLimit(min(sweepAtOnce, runtime.GOMAXPROCS(0)))
+	for i, n := range sizes {
 		c, err := cluster.Of(n)
 		if err != nil {
 			return nil, fmt.Errorf("--sweep: %w: end it at a multiple", err)
 		}
-		m, err := p.machine(c)
-		if err != nil {
-			return nil, err
+		group.Go(func() (err error) {
+			list[i], err = p.sweepPoint(cfg, c)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(list, func(s sweepPoint) bool { return s.Fits }); i >= 0 {
+		each := list[i].TokensPerS / float64(list[i].Devices)
+		for j := range list {
+			list[j].Linear = list[j].TokensPerS / float64(list[j].Devices) / each
 		}
-		capacity, err := capacityOf(m)
-		if err != nil {
-			return nil, err
-		}
-		x, err := p.planOn(cfg, c)
-		if err != nil {
-			return nil, err
-		}
-		s := sweepPoint{Devices: n, Fits: x.need <= capacity, Need: x.need, TokensPerStep: x.job.TokensPerStep()}
-		if s.Fits {
-			f, err := p.forecast(m, x)
-			if err != nil {
-				return nil, err
-			}
-			s.StepSeconds, s.TokensPerS, s.Days = f.StepSeconds, f.TokensPerS, f.Days
-			each := f.TokensPerS / float64(n)
-			if first == 0 {
-				first = each
-			}
-			s.Linear = each / first
-		}
-		list = append(list, s)
 	}
 	return list, nil
+}
+
+func (p *predictor) sweepPoint(cfg train.Config, c cost.Cluster) (s sweepPoint, err error) {
+	m, err := p.machine(c)
+	if err != nil {
+		return s, err
+	}
+	capacity, err := capacityOf(m)
+	if err != nil {
+		return s, err
+	}
+	x, err := p.planOn(cfg, c)
+	if err != nil {
+		return s, err
+	}
+	s = sweepPoint{Devices: c.Devices(), Fits: x.need <= capacity, Need: x.need, TokensPerStep: x.job.TokensPerStep()}
+	if !s.Fits {
+		return s, nil
+	}
+	f, err := p.forecast(m, x)
+	s.StepSeconds, s.TokensPerS, s.Days = f.StepSeconds, f.TokensPerS, f.Days
+	return s, err
 }
 
 // printSweep prints a table of the sweep.
@@ -83,15 +102,14 @@ func (r *predicted) printSweep(w io.Writer) error {
 		}
 		t.add(cells...)
 	}
-	fmt.Fprintf(w, "\npredicted for %s on more and fewer devices, each with the same tokens a step\n\n", r.Recipe)
+	fmt.Fprintf(w, "\npredicted for %s, with the same tokens a step for each device\n\n", r.Recipe)
 	return t.print(w)
 }
 
 // writePlot draws the time by class of all recipes, and their speeds in a sweep.
 func writePlot(path string, list []*predicted) error {
-	bars := chart.Bars{Title: "Predicted time of a step", X: chart.Axis{Label: "ms"}}
 	names := classNames(list)
-	bars.Parts = names
+	bars := chart.Bars{Title: "Predicted time of a step", X: chart.Axis{Label: "ms"}, Parts: names}
 	speed := chart.Chart{
 		Title: "Predicted speed", X: chart.Axis{Label: "devices, " + list[0].Prediction.Title, Log: true}, Y: chart.Axis{Label: "tokens/s", Log: true},
 	}
@@ -102,7 +120,10 @@ func writePlot(path string, list []*predicted) error {
 			seconds[j] = 1e3 * r.classOf(name).Seconds
 		}
 		bars.Rows, bars.Data = append(bars.Rows, r.Recipe), append(bars.Data, seconds)
-		line, linear := chart.Line{Name: r.Recipe, Look: i}, chart.Line{Look: i + chart.Colors, Name: r.Recipe + ", linear"}
+		line, linear := chart.Line{Name: r.Recipe, Look: i}, chart.Line{Look: i + chart.Colors}
+		if i == 0 {
+			linear.Name = "linear"
+		}
 		for _, s := range r.Prediction.Sweep {
 			if s.Fits {
 				line.X, line.Y = append(line.X, float64(s.Devices)), append(line.Y, s.TokensPerS)
