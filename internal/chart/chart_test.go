@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -67,6 +68,9 @@ func TestHostileValues(t *testing.T) {
 			require.NotContains(t, string(c.SVG()), "<script")
 			m := HeatMap{Title: name, Rows: []string{name}, At: x, Data: [][]float64{y}, Values: Axis{Label: name, Log: log}}
 			requireSVG(t, m.SVG())
+			b := Bars{Title: name, X: Axis{Label: name, Log: log}, Rows: []string{name}, Parts: slices.Repeat([]string{name}, len(y)), Data: [][]float64{y}}
+			requireSVG(t, File(&b, &m))
+			require.NotContains(t, string(b.SVG()), "<script")
 			var text bytes.Buffer
 			require.NoError(t, c.WriteText(&text, 40, 4, false))
 			require.LessOrEqual(t, len(Sparkline(y, 10, true)), 10)
@@ -74,6 +78,32 @@ func TestHostileValues(t *testing.T) {
 			m.Table(10)
 		}
 	}
+}
+
+// TestBars measures the parts of two bars.
+func TestBars(t *testing.T) {
+	b := Bars{
+		Title: "Time", X: Axis{Label: "ms"}, Rows: []string{"first", "second"}, Parts: []string{"a", "b", "c"},
+		Data: [][]float64{{3, 1, 0}, {1, nan, 1}},
+	}
+	svg := string(b.SVG())
+	at := regexp.MustCompile(`<rect class="bar b(\d)" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="22"><title>(.*?)</title>`).FindAllStringSubmatch(svg, -1)
+	var got []string
+	for _, m := range at {
+		x, err := strconv.ParseFloat(m[2], 64)
+		require.NoError(t, err)
+		wide, err := strconv.ParseFloat(m[4], 64)
+		require.NoError(t, err)
+		got = append(got, m[1]+" from "+Number((x-leftOf)/width)+" to "+Number((x+wide-leftOf)/width)+": "+m[5])
+	}
+	require.Equal(t, []string{"0 from 0 to 0.75: a: 3 ms", "1 from 0.75 to 1: b: 1 ms", "0 from 0 to 0.25: a: 1 ms", "2 from 0.25 to 0.5: c: 1 ms"}, got)
+	require.Equal(t, at[0][3], at[1][3])
+	require.NotEqual(t, at[0][3], at[2][3])
+	require.Equal(t, 3, strings.Count(svg, `width="24" height="13"`), "the legend")
+	require.Contains(t, svg, `aria-label="Time. Bars of ms. first: 4. second: 2."`)
+	require.NotContains(t, svg, "opacity")
+	b.Parts, b.Data = slices.Repeat([]string{"part"}, Colors+1), [][]float64{make([]float64, Colors+1)}
+	require.Contains(t, string(b.SVG()), `opacity=".5"`, "a colour that returns")
 }
 
 // TestTicks reads the labels of random axes back.

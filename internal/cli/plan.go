@@ -28,9 +28,9 @@ Examples:
   octet plan
   octet plan --model llama2-7b --backend cuda train.micro_batch=1
   octet plan --model small --recipe bf16 --json
-  octet plan --model llama2-7b --cluster h100:8x32 train.zero_stage=1
-    train.micro_batch=4 --recipe bf16,fp8-smooth --tokens 2T --price 2.5
-  octet plan --model 1b --cluster gaudi2:8 --sweep 1..512 --plot speed.svg`
+  octet plan --model 124m --cluster h100:8x4 --tokens 300B --price 2.5
+  octet plan --model 124m --cluster gaudi2:8 --recipe bf16,fp8-smooth
+  octet plan --model 124m --cluster h100:8 --sweep 1..512 --plot speed.svg`
 }
 
 // planned is the output of plan, and its JSON.
@@ -78,7 +78,7 @@ func (c planCmd) Run(t *terminal) error {
 	}
 	args, err := configArgs(c.Args, c.Flags)
 	if err == nil {
-		err = c.refuseWithoutCluster()
+		err = c.refuseWithoutCluster(c.Recipe)
 	}
 	if err != nil {
 		return badInput(err)

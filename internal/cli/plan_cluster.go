@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -31,8 +33,9 @@ type clusterFlags struct {
 	Plot           string      `placeholder:"FILE" help:"Draw the time by class, and the speed of --sweep, to an SVG file."`
 }
 
-// refuseWithoutCluster returns an error for a flag that has no effect without --cluster.
-func (f clusterFlags) refuseWithoutCluster() error {
+// refuseWithoutCluster returns an error for a flag that has no effect without --cluster, and for
+// several recipes.
+func (f clusterFlags) refuseWithoutCluster(recipes config.Once) error {
 	for _, flag := range []struct {
 		name  string
 		given bool
@@ -53,6 +56,9 @@ func (f clusterFlags) refuseWithoutCluster() error {
 			return fmt.Errorf("--%s needs --cluster, such as --cluster h100:8x32", flag.name)
 		}
 	}
+	if strings.Contains(recipes.Value, ",") && filepath.Ext(recipes.Value) != ".toml" {
+		return fmt.Errorf("--recipe %s: several recipes need --cluster, such as --cluster h100:8x32", recipes.Value)
+	}
 	return nil
 }
 
@@ -63,6 +69,7 @@ type prediction struct {
 	Fits     bool     `json:"fits"`  // the memory of one rank, with what is outside, into a device
 	Need     int64    `json:"memory_needed_bytes"`
 	Capacity int64    `json:"memory_capacity_bytes"`
+	Save     int64    `json:"checkpoint_bytes"`
 	Notes    []string `json:"notes,omitempty"`
 	cost.Forecast
 	Sweep []sweepPoint `json:"sweep,omitempty"`
@@ -87,6 +94,9 @@ func (c planCmd) newPredictor() (p *predictor, cluster cost.Cluster, err error) 
 	if cluster, err = cost.ParseCluster(c.Cluster.Value); err != nil {
 		return nil, cluster, fmt.Errorf("--cluster: %w", err)
 	}
+	if ext := filepath.Ext(c.Plot); c.Plot != "" && ext != ".svg" {
+		return nil, cluster, fmt.Errorf("--plot %s: the picture is an SVG file: give a name that ends in .svg, not %q", c.Plot, ext)
+	}
 	if c.Devices != "" {
 		if p.table, err = withDevices(p.table, c.Devices); err != nil {
 			return nil, cluster, fmt.Errorf("--devices: %w", err)
@@ -105,7 +115,7 @@ func (c planCmd) newPredictor() (p *predictor, cluster cost.Cluster, err error) 
 	if c.Network.Given && largest <= cluster.PerNode {
 		return nil, cluster, fmt.Errorf("--network connects nodes, but %s is one node: omit --network", c.Cluster.Value)
 	}
-	if err := checkClusterRanks(m, largest); err != nil {
+	if err := p.run.checkRanks(m); err != nil {
 		return nil, cluster, err
 	}
 	name := cmp.Or(c.Backend, m.Backend)
@@ -135,17 +145,25 @@ func withDevices(table cost.Table, path string) (cost.Table, error) {
 	return table, nil
 }
 
-// checkClusterRanks returns an error for more ranks than a run can have.
-func checkClusterRanks(m cost.Machine, ranks int) error {
+// checkRanks returns an error for more ranks than a run can have, in the cluster or at the end of
+// a sweep.
+func (r runFlags) checkRanks(m cost.Machine) error {
 	most := int(m.Numbers["ranks"].Value)
-	if ranks <= most {
-		return nil
+	if most < 1 {
+		return fmt.Errorf("the number ranks is %d: a run has at least one rank", most)
 	}
 	fitting := m.Cluster
 	if fitting.Nodes = most / fitting.PerNode; fitting.Nodes == 0 {
 		fitting.PerNode, fitting.Nodes = most, 1
 	}
-	return fmt.Errorf("%d devices need as many ranks, and a run has at most %d, as %s: give --assume ranks=%[1]d to predict it anyway", ranks, most, fitting)
+	const text = "%s needs %d ranks, one for each device, and a run has at most %d: use %s, or predict it anyway by --assume ranks=%[2]d"
+	switch {
+	case m.Devices() > most:
+		return fmt.Errorf(text, "--cluster "+m.Cluster.String(), m.Devices(), most, fitting)
+	case r.sweepTo > most:
+		return fmt.Errorf(text, fmt.Sprintf("--sweep %d..%d", r.sweepFrom, r.sweepTo), r.sweepTo, most, fmt.Sprintf("%d..%d", min(r.sweepFrom, fitting.Devices()), fitting.Devices()))
+	}
+	return nil
 }
 
 // machine returns the machine of a cluster.
@@ -193,13 +211,30 @@ func capacityOf(m cost.Machine) (int64, error) {
 	return int64(min(n.Value, 1e9) * (1 << 30)), nil
 }
 
-// forecast predicts the run of a plan.
+// mayBeZero are the numbers that nothing is divided by.
+var mayBeZero = []string{"hidden", "host_power", "latency", "launch", "processors", "rest", "restart", "watts"}
+
+// forecast predicts the run of a plan. Numbers that give no finite time are an error.
 func (p *predictor) forecast(m cost.Machine, x rankPlan) (cost.Forecast, error) {
-	return m.Forecast(cost.Training{
+	f, err := m.Forecast(cost.Training{
 		Step:          cost.NewStep(x.job.Runs(x.programs)...),
 		TokensPerStep: float64(x.job.TokensPerStep()), FLOPsPerToken: x.job.FLOPsPerToken(),
 		Snapshot: float64(x.job.CheckpointBytes()), Tokens: p.run.tokens, Price: p.run.price, Grid: p.run.grid,
 	})
+	if err != nil {
+		return f, err
+	}
+	for _, n := range f.Assumptions {
+		if n.Value == 0 && !slices.Contains(mayBeZero, n.Name) {
+			return f, fmt.Errorf("the number %s is 0 (%s: %s), and no step ends then: give a value above 0", n.Name, n.Source, n.From)
+		}
+	}
+	for _, v := range []float64{f.StepSeconds, f.TokensPerS, f.Band[1], f.MFU, f.Overhead, f.Interval, f.Days, f.Cost, f.KWh, f.CO2} {
+		if v < 0 || v > 1e18 || math.IsNaN(v) {
+			return f, fmt.Errorf("the numbers give a step of %.3g s and times beyond all measure: check those of --assume and --devices", f.StepSeconds)
+		}
+	}
+	return f, nil
 }
 
 // predicted is a plan with its prediction.
@@ -232,7 +267,7 @@ func (p *predictor) predictOn(cfg train.Config, c cost.Cluster) (*predicted, err
 	}
 	r := &predicted{newPlanned(x.job, x.spec, p.device, x.programs, x.memory), m}
 	r.Prediction = &prediction{
-		Cluster: c.String(), Title: m.Title, Fits: true, Need: x.need, Capacity: capacity, Notes: slices.Clone(p.notes), Forecast: f,
+		Cluster: c.String(), Title: m.Title, Fits: true, Need: x.need, Capacity: capacity, Save: x.job.CheckpointBytes(), Notes: slices.Clone(p.notes), Forecast: f,
 	}
 	if len(r.Schedule) > 0 {
 		r.Prediction.Notes = append(r.Prediction.Notes, fmt.Sprintf("of the schedule's recipes, %s is predicted, which needs the most memory", r.Recipe))

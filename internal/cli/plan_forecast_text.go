@@ -132,7 +132,7 @@ func forecastRows(list []*predicted, run runFlags) (rows []tableRow) {
 	add("step", func(r *predicted) string { return duration(r.Prediction.StepSeconds) })
 	add("share of BF16 peak", func(r *predicted) string { return percentage(r.Prediction.MFU) })
 	if run.tokens > 0 {
-		add("days", func(r *predicted) string { return threeDigits(r.Prediction.Days) })
+		add("whole run", func(r *predicted) string { return duration(r.Prediction.Days * 86400) })
 	}
 	if run.price > 0 {
 		add("cost", func(r *predicted) string { return writers.Count(int64(math.Round(r.Prediction.Cost))) })
@@ -148,7 +148,8 @@ func forecastRows(list []*predicted, run runFlags) (rows []tableRow) {
 			return writers.Quantity(r.Prediction.CO2/1000, "t")
 		})
 	}
-	add("checkpoint every", func(r *predicted) string { return duration(r.Prediction.Interval) })
+	add("checkpoint", func(r *predicted) string { return writers.Bytes(r.Prediction.Save) })
+	add("  every", func(r *predicted) string { return duration(r.Prediction.Interval) })
 	add("lost to failures", func(r *predicted) string { return percentage(r.Prediction.Overhead) })
 	add("memory of one rank", func(r *predicted) string { return writers.Bytes(r.Prediction.Need) })
 	add("  a device has", func(r *predicted) string { return writers.Bytes(r.Prediction.Capacity) })

@@ -40,7 +40,7 @@ func (p *predictor) sweep(cfg train.Config, cluster cost.Cluster) ([]sweepPoint,
 	for i, n := range sizes {
 		c, err := cluster.Of(n)
 		if err != nil {
-			return nil, fmt.Errorf("--sweep: %w: end it at a multiple", err)
+			return nil, fmt.Errorf("--sweep: %w: end it at %d or %d", err, n/c.PerNode*c.PerNode, (n/c.PerNode+1)*c.PerNode)
 		}
 		group.Go(func() (err error) {
 			list[i], err = p.sweepPoint(cfg, c)
@@ -83,22 +83,23 @@ func (p *predictor) sweepPoint(cfg train.Config, c cost.Cluster) (s sweepPoint, 
 
 // printSweep prints a table of the sweep.
 func (r *predicted) printSweep(w io.Writer) error {
-	t := table{columns: []column{
-		{head: "devices"}, {head: "tokens/s"}, {head: "of linear"}, {head: "step"}, {head: "days"}, {head: "tokens a step", short: "a step"}, {head: "memory of one rank", short: "memory"},
-	}}
-	if r.Prediction.Days == 0 {
-		t.columns = append(t.columns[:4], t.columns[5:]...)
+	heads := []string{"devices", "tokens/s", "of linear", "step", "tokens a step", "memory"}
+	timed := r.Prediction.Days > 0
+	if timed {
+		heads = append(heads, "whole run")
+	}
+	var t table
+	for _, head := range heads {
+		t.columns = append(t.columns, column{head: head})
 	}
 	for _, s := range r.Prediction.Sweep {
-		cells := []string{writers.Count(int64(s.Devices)), unknown, unknown, unknown, unknown, writers.Count(s.TokensPerStep), writers.Bytes(s.Need)}
+		speed, linear, step, run := "too large", unknown, unknown, unknown
 		if s.Fits {
-			cells[1], cells[2] = writers.Count(int64(s.TokensPerS)), percentage(s.Linear)
-			cells[3], cells[4] = duration(s.StepSeconds), threeDigits(s.Days)
-		} else {
-			cells[6] += ", too much"
+			speed, linear, step, run = writers.Count(int64(s.TokensPerS)), percentage(s.Linear), duration(s.StepSeconds), duration(s.Days*86400)
 		}
-		if r.Prediction.Days == 0 {
-			cells = append(cells[:4], cells[5:]...)
+		cells := []string{writers.Count(int64(s.Devices)), speed, linear, step, writers.Count(s.TokensPerStep), writers.Bytes(s.Need)}
+		if timed {
+			cells = append(cells, run)
 		}
 		t.add(cells...)
 	}
