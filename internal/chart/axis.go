@@ -79,14 +79,25 @@ type tick struct {
 	label string
 }
 
-// ticks returns about n ticks, at 1, 2 or 5 times a power of ten; on a logarithmic axis of
-// two decades or more, at powers of ten.
+// ticks returns about n ticks, at multiples of 1, 2 or 5 times a power of ten. On a logarithmic
+// axis of two decades or more they are at powers of ten; on a shorter one that does not look
+// linear, at 1, 2 and 5 times these.
 func (s *scale) ticks(n int) (list []tick) {
 	span := s.max - s.min
 	if s.log && span >= 2 {
 		every := math.Ceil(span / float64(n))
 		for e := every * math.Ceil(s.min/every); e <= s.max; e += every {
 			list = append(list, tick{math.Pow(10, e), powerLabel(int(e))})
+		}
+		return list
+	}
+	if s.log && span >= 0.7 {
+		for e := math.Floor(s.min); e <= s.max; e++ {
+			for _, f := range []float64{1, 2, 5} {
+				if v := f * math.Pow(10, e); math.Log10(v) >= s.min && math.Log10(v) <= s.max {
+					list = append(list, tick{v, Number(v)})
+				}
+			}
 		}
 		return list
 	}

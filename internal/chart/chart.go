@@ -90,14 +90,19 @@ type Picture interface{ draw() drawing }
 // follows the reader's colour scheme.
 func File(pictures ...Picture) []byte {
 	var body bytes.Buffer
-	width, height := 0.0, 0.0
+	width, height, narrow := 0.0, 0.0, false
 	for _, p := range pictures {
 		d := p.draw()
+		narrow = narrow || width > 0 && d.width != width
 		fmt.Fprintf(&body, `<g transform="translate(0 %s)">%s</g>`, number(height), d.Bytes())
 		width, height = max(width, d.width), height+d.height
 	}
-	return fmt.Appendf(nil, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" width="%[1]s" height="%[2]s"><style>%s</style>%s</svg>`+"\n",
-		number(width), number(height), Style(), body.Bytes())
+	back := "" // beside pictures that are narrower than others
+	if narrow {
+		back = fmt.Sprintf(`<g class="chart"><rect class="frame" width="%s" height="%s"/></g>`, number(width), number(height))
+	}
+	return fmt.Appendf(nil, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" width="%[1]s" height="%[2]s"><style>%s</style>%s%s</svg>`+"\n",
+		number(width), number(height), Style(), back, body.Bytes())
 }
 
 // SVG returns the chart as an element of a page, which needs the rules of [Style].

@@ -102,6 +102,11 @@ func TestBars(t *testing.T) {
 	require.Equal(t, 3, strings.Count(svg, `width="24" height="13"`), "the legend")
 	require.Contains(t, svg, `aria-label="Time. Bars of ms. first: 4. second: 2."`)
 	require.NotContains(t, svg, "opacity")
+	wide := b
+	wide.Rows = []string{"a name that is longer", "second"}
+	back := regexp.MustCompile(`</style><g class="chart"><rect class="frame" width="[\d.]+" height="\d+"/></g>`)
+	require.NotRegexp(t, back, string(File(&b, &b)))
+	require.Regexp(t, back, string(File(&b, &wide)))
 	b.Parts, b.Data = slices.Repeat([]string{"part"}, Colors+1), [][]float64{make([]float64, Colors+1)}
 	require.Contains(t, string(b.SVG()), `opacity=".5"`, "a colour that returns")
 }
@@ -142,6 +147,11 @@ func TestTicks(t *testing.T) {
 		labels = append(labels, k.label)
 	}
 	require.Equal(t, []string{"1e-6", "1e-5", "1e-4", "1e-3", "0.01", "0.1", "1"}, labels)
+	s, labels = newScale(Axis{Log: true, Min: 1, Max: 64}, 0, 1), nil
+	for _, k := range s.ticks(6) {
+		labels = append(labels, k.label)
+	}
+	require.Equal(t, []string{"1", "2", "5", "10", "20", "50"}, labels)
 }
 
 // TestThin keeps the extremes of every column and the size of the drawing.

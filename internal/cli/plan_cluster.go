@@ -106,6 +106,7 @@ func (c planCmd) newPredictor() (p *predictor, cluster cost.Cluster, err error) 
 		if p.calibration, err = cost.ReadCalibration(c.Calibration); err != nil {
 			return nil, cluster, fmt.Errorf("--calibration: %w", err)
 		}
+		p.notes = append(p.notes, fmt.Sprintf("ops have the times that %s gives, where it gives any", c.Calibration))
 	}
 	m, err := p.machine(cluster)
 	if err != nil {
