@@ -218,7 +218,9 @@ func TestPlanClusterMemory(t *testing.T) {
 	}
 	all := need()
 	for _, settings := range [][]string{
-		{"train.zero_stage=1"}, {"train.zero_stage=1", "train.recompute=attention"}, {"train.zero_stage=1", "train.recompute=block"},
+		{"train.zero_stage=1"},
+		{"train.zero_stage=1", "train.recompute=attention"},
+		{"train.zero_stage=1", "train.recompute=block"},
 		{"train.zero_stage=1", "train.recompute=block", "train.micro_batch=1", "train.accumulate=2"},
 	} {
 		fitting := need(settings...)
@@ -257,9 +259,8 @@ func TestPlanSweep(t *testing.T) {
 	require.Less(t, p.Prediction.Sweep[1].Linear, 1.0, "two nodes share a slow network")
 
 	// Sizes without enough memory have no times; the first one with enough is the base of the others.
-	need := p.Prediction.Sweep[2].Need
 	args := onToys("toy:2x4", "--recipe", "bf16", "train.zero_stage=1", "--sweep", "1..8")
-	need = predictionOf(t, args...).Prediction.Sweep[2].Need
+	need := predictionOf(t, args...).Prediction.Sweep[2].Need
 	args = append(args, "--assume", fmt.Sprint("memory=", float64(need)/(1<<30)))
 	list := predictionOf(t, args...).Prediction.Sweep
 	require.False(t, list[1].Fits)
@@ -272,8 +273,12 @@ func TestPlanSweep(t *testing.T) {
 		from, to, perNode int
 		want              []int
 	}{
-		{1, 1, 8, []int{1}}, {1, 32, 8, []int{1, 2, 4, 8, 16, 32}}, {3, 30, 6, []int{4, 6, 12, 24, 30}},
-		{5, 5, 8, []int{5}}, {1, 4, 1, []int{1, 2, 4}}, {9, 40, 8, []int{16, 32, 40}},
+		{1, 1, 8, []int{1}},
+		{1, 32, 8, []int{1, 2, 4, 8, 16, 32}},
+		{3, 30, 6, []int{4, 6, 12, 24, 30}},
+		{5, 5, 8, []int{5}},
+		{1, 4, 1, []int{1, 2, 4}},
+		{9, 40, 8, []int{16, 32, 40}},
 	} {
 		require.Equal(t, test.want, runFlags{sweepFrom: test.from, sweepTo: test.to}.sweepSizes(test.perNode))
 	}

@@ -14,8 +14,7 @@ import (
 	"octet/internal/writers"
 )
 
-// textColumns is the width of the output of plan --cluster, and of other texts that wrap, in a
-// pipe.
+// textColumns is the width of wrapped text in a pipe.
 const textColumns = 80
 
 // printForecasts prints predictions of the same cluster side by side.
@@ -45,7 +44,7 @@ func printForecasts(w io.Writer, list []*predicted, p *predictor) error {
 	}
 	effects(&b, columnsOf(w), list)
 	numbersTable(&b, columns, list)
-	doubts(&b, list, p)
+	doubts(&b, list)
 	if _, err := io.WriteString(w, writers.Reflow(b.String(), columns)); err != nil {
 		return err
 	}
@@ -71,7 +70,7 @@ func clusterText(m cost.Machine) string {
 	return fmt.Sprintf("%s %s (%s nodes of %d)", writers.Count(int64(m.Devices())), title, writers.Count(int64(m.Nodes)), m.PerNode)
 }
 
-// row is a line of a table that has a column for each recipe; all empty: a blank line.
+// tableRow is a line of a table that has a column for each recipe.
 type tableRow struct {
 	label string
 	cells []string
@@ -316,7 +315,7 @@ func numbersTable(b *strings.Builder, columns int, list []*predicted) {
 }
 
 // doubts prints what no published row was compared with, and the ops that were not measured.
-func doubts(b *strings.Builder, list []*predicted, p *predictor) {
+func doubts(b *strings.Builder, list []*predicted) {
 	union := func(of func(*predicted) []string) (all []string) {
 		for _, r := range list {
 			all = append(all, of(r)...)
