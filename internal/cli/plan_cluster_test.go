@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend/cost"
+	"octet/internal/chart"
 	"octet/train"
 )
 
@@ -106,6 +108,11 @@ func TestPlanClusterOptions(t *testing.T) {
 	p := predictionOf(t, onToys("bare", "--recipe", "bf16", "--backend", "cuda:sm_90", "--assume", "memory=2", "--tokens", "1G", "--grid", "1")...)
 	require.Equal(t, []string{"it is made up: the programs are those of backend cuda:sm_90"}, p.Prediction.Notes)
 	require.Zero(t, p.Prediction.KWh, "no source tells the device's power")
+
+	// The ranks of a node share its processors.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(5))
+	text, _ := succeed(t, onToys("toy:2x2", "--backend", "emu", "--json")...)
+	require.Contains(t, text, "scratch of 2 threads")
 
 	file := filepath.Join(t.TempDir(), "my.toml")
 	require.NoError(t, os.WriteFile(file, []byte("recipe = \"fp8-delayed\"\n[train]\nranks = 4\n"), 0o600))
@@ -230,6 +237,11 @@ func TestPlanClusterMemory(t *testing.T) {
 	}
 	require.Regexp(t, `^octet: one rank of recipe bf16 needs \d+ MB, and Toy has \d+ MB; even train\.zero_stage=1 train\.recompute=block train\.micro_batch=1 train\.accumulate=2 needs \d+ MB, and Octet has no tensor or pipeline parallelism`, refused(all-1))
 
+	// Ranks cannot share the state of Muon.
+	status, _, stderr := octet(append(args(), "optimizer.kind=muon", "--assume", "memory=0.1")...)
+	require.Equal(t, exitInput, status)
+	require.Contains(t, stderr, "; even train.recompute=block train.micro_batch=1 train.accumulate=2 needs ")
+
 	var c train.Config
 	c.Train.Ranks, c.Train.Recompute = 1, "block"
 	require.Empty(t, savings(c, 0))
@@ -308,6 +320,25 @@ func TestPlanPlot(t *testing.T) {
 	for _, want := range []string{"Predicted time of a step", "Predicted speed", "devices, Toy", "tokens/s", "linear"} {
 		require.Contains(t, texts(), want)
 	}
+}
+
+func TestPicturesOfPredictions(t *testing.T) {
+	a, b := &prediction{Title: "Toy"}, &prediction{}
+	a.Classes = []cost.ClassTime{{Name: "GEMMs, bf16", Seconds: 0.5}, {Name: "row ops", Seconds: 0.25}}
+	b.Classes = []cost.ClassTime{{Name: "GEMMs, bf16", Seconds: 0.125}, {Name: "casts", Seconds: 2}, {Name: "row ops", Seconds: 1}}
+	list := []*predicted{{planned: planned{Recipe: "a", Prediction: a}}, {planned: planned{Recipe: "b", Prediction: b}}}
+	bars := barsOf(list)
+	require.Equal(t, []string{"a", "b"}, bars.Rows)
+	require.Equal(t, []string{"GEMMs, bf16", "casts", "row ops"}, bars.Parts)
+	require.Equal(t, [][]float64{{500, 0, 250}, {125, 2000, 1000}}, bars.Data)
+
+	require.Nil(t, speedOf(list))
+	a.Sweep = []sweepPoint{{Devices: 1}, {Devices: 2, Fits: true, TokensPerS: 10, Linear: 1}, {Devices: 4, Fits: true, TokensPerS: 16, Linear: 0.8}}
+	b.Sweep = []sweepPoint{{Devices: 1}, {Devices: 2}, {Devices: 4, Fits: true, TokensPerS: 30, Linear: 1}}
+	require.Equal(t, []chart.Line{
+		{Name: "linear", Look: chart.Colors, X: []float64{2, 4}, Y: []float64{10, 20}}, {Name: "a", X: []float64{2, 4}, Y: []float64{10, 16}},
+		{Look: 1 + chart.Colors, X: []float64{4}, Y: []float64{30}}, {Name: "b", Look: 1, X: []float64{4}, Y: []float64{30}},
+	}, speedOf(list).Lines)
 }
 
 func TestWordsOfPredictions(t *testing.T) {

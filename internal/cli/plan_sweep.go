@@ -109,18 +109,34 @@ func (r *predicted) printSweep(w io.Writer) error {
 
 // writePlot draws the time by class of all recipes, and their speeds in a sweep.
 func writePlot(path string, list []*predicted) error {
-	names := classNames(list)
-	bars := chart.Bars{Title: "Predicted time of a step", X: chart.Axis{Label: "ms"}, Parts: names}
-	speed := chart.Chart{
+	pictures := []chart.Picture{barsOf(list)}
+	if speed := speedOf(list); speed != nil {
+		pictures = []chart.Picture{speed, pictures[0]}
+	}
+	return badInput(disk.WriteAtomic(path, chart.File(pictures...)))
+}
+
+// barsOf draws the time of a step by class, for each recipe.
+func barsOf(list []*predicted) *chart.Bars {
+	bars := &chart.Bars{Title: "Predicted time of a step", X: chart.Axis{Label: "ms"}, Parts: classNames(list)}
+	for _, r := range list {
+		var millis []float64
+		for _, name := range bars.Parts {
+			millis = append(millis, 1e3*r.classOf(name).Seconds)
+		}
+		bars.Rows, bars.Data = append(bars.Rows, r.Recipe), append(bars.Data, millis)
+	}
+	return bars
+}
+
+// speedOf draws the speed of each recipe on the clusters of a sweep, beside a linear one; nil
+// without a cluster that fits.
+func speedOf(list []*predicted) *chart.Chart {
+	c := &chart.Chart{
 		Title: "Predicted speed", X: chart.Axis{Label: "devices, " + list[0].Prediction.Title, Log: true}, Y: chart.Axis{Label: "tokens/s", Log: true},
 	}
-	swept := false
+	some := false
 	for i, r := range list {
-		seconds := make([]float64, len(names))
-		for j, name := range names {
-			seconds[j] = 1e3 * r.classOf(name).Seconds
-		}
-		bars.Rows, bars.Data = append(bars.Rows, r.Recipe), append(bars.Data, seconds)
 		line, linear := chart.Line{Name: r.Recipe, Look: i}, chart.Line{Look: i + chart.Colors}
 		if i == 0 {
 			linear.Name = "linear"
@@ -129,14 +145,13 @@ func writePlot(path string, list []*predicted) error {
 			if s.Fits {
 				line.X, line.Y = append(line.X, float64(s.Devices)), append(line.Y, s.TokensPerS)
 				linear.X, linear.Y = append(linear.X, float64(s.Devices)), append(linear.Y, s.TokensPerS/s.Linear)
+				some = true
 			}
 		}
-		swept = swept || len(line.X) > 0
-		speed.Lines = append(speed.Lines, linear, line)
+		c.Lines = append(c.Lines, linear, line)
 	}
-	pictures := []chart.Picture{&bars}
-	if swept {
-		pictures = []chart.Picture{&speed, &bars}
+	if !some {
+		return nil
 	}
-	return badInput(disk.WriteAtomic(path, chart.File(pictures...)))
+	return c
 }
