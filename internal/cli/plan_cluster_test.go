@@ -336,8 +336,10 @@ func TestPicturesOfPredictions(t *testing.T) {
 	a.Sweep = []sweepPoint{{Devices: 1}, {Devices: 2, Fits: true, TokensPerS: 10, Linear: 1}, {Devices: 4, Fits: true, TokensPerS: 16, Linear: 0.8}}
 	b.Sweep = []sweepPoint{{Devices: 1}, {Devices: 2}, {Devices: 4, Fits: true, TokensPerS: 30, Linear: 1}}
 	require.Equal(t, []chart.Line{
-		{Name: "linear", Look: chart.Colors, X: []float64{2, 4}, Y: []float64{10, 20}}, {Name: "a", X: []float64{2, 4}, Y: []float64{10, 16}},
-		{Look: 1 + chart.Colors, X: []float64{4}, Y: []float64{30}}, {Name: "b", Look: 1, X: []float64{4}, Y: []float64{30}},
+		{Name: "linear", Look: chart.Colors, X: []float64{2, 4}, Y: []float64{10, 20}},
+		{Name: "a", X: []float64{2, 4}, Y: []float64{10, 16}},
+		{Look: 1 + chart.Colors, X: []float64{4}, Y: []float64{30}},
+		{Name: "b", Look: 1, X: []float64{4}, Y: []float64{30}},
 	}, speedOf(list).Lines)
 }
 
