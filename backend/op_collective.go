@@ -32,6 +32,23 @@ func Exchanged(op Op) (name string, whole *Tensor) {
 	return "", nil
 }
 
+// Collective describes a collective over F32 tensors, for measurements of networks.
+type Collective struct {
+	Name   string // that of Exchanged
+	Passes int    // of (n-1)/n of the whole tensor over a ring of n ranks
+	// New returns the op; whole is the tensor of all ranks, part [n] that of one.
+	New func(whole, part *Tensor) Op
+}
+
+// Collectives returns those that a data-parallel step is made of.
+func Collectives() []Collective {
+	return []Collective{
+		{"all-reduce", 2, func(whole, _ *Tensor) Op { return &AllReduce{X: whole} }},
+		{"reduce-scatter", 1, func(whole, part *Tensor) Op { return &ReduceScatter{X: whole, Out: part} }},
+		{"all-gather", 1, func(whole, part *Tensor) Op { return &AllGather{X: part, Out: whole} }},
+	}
+}
+
 // AllReduce combines X over all ranks in place, in ascending order of rank.
 type AllReduce struct {
 	X *Tensor `op:"inout"` // F32

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -18,9 +19,10 @@ import (
 
 // Calibration holds what was measured on a device.
 type Calibration struct {
-	Backend string           `toml:"backend"` // as --backend takes it
-	Device  string           `toml:"device"`  // as the backend describes it
-	Octet   string           `toml:"octet"`   // version
+	Backend string           `toml:"backend"`          // as --backend takes it
+	Device  string           `toml:"device"`           // as the backend describes it
+	Threads int              `toml:"threads,omitzero"` // of a CPU backend's rank
+	Octet   string           `toml:"octet"`            // version
 	Date    string           `toml:"date"`
 	Numbers Numbers          `toml:"number"`
 	Curves  map[string]Curve `toml:"curve"` // by Key
@@ -206,11 +208,12 @@ func (c *Calibration) Add(curves map[string]Curve) {
 	maps.Copy(c.Curves, curves)
 }
 
-// Set sets a measured number.
+// Set sets a measured number, rounded to four digits.
 func (c *Calibration) Set(name string, value float64, source string) {
 	if c.Numbers == nil {
 		c.Numbers = Numbers{}
 	}
+	value, _ = strconv.ParseFloat(strconv.FormatFloat(value, 'g', 4, 64), 64) // what FormatFloat wrote
 	c.Numbers[name] = Number{Value: value, Measured: source}
 }
 

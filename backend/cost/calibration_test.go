@@ -97,7 +97,8 @@ func TestCalibration(t *testing.T) {
 	local := Devices().Local(read)
 	require.Equal(t, 2.0, local.Numbers["bandwidth"].Value)
 	_, err = local.Predict(s)
-	require.ErrorIs(t, err, ErrNoData, "nothing is known of BF16 GEMMs")
+	require.ErrorIs(t, err, ErrNoData)
+	require.ErrorContains(t, err, `the calibration has no curve of "MatMul NT bf16 bf16 > fp32": calibrate with a recipe that has such ops, or give a value by --assume bf16_peak=VALUE`)
 }
 
 func TestBadCalibrations(t *testing.T) {
@@ -133,4 +134,25 @@ func FuzzParseCalibration(f *testing.F) {
 			require.Positive(t, seconds)
 		}
 	})
+}
+
+// The band of a calibrated machine is the error of the curves, weighted by the ops' times.
+func TestResidual(t *testing.T) {
+	r := record()
+	r.gemm(fp8.E4M3, 1000, 1000, 1000)
+	r.gemm(fp8.BF16, 1000, 1000, 1000)
+	m := gpu(1, 1)
+	m.Calibration = &Calibration{}
+	m.Calibration.Add(map[string]Curve{
+		"MatMul NT e4m3 e4m3 > fp32": {TFLOPs: 100, RMS: 0.03},
+		"MatMul NT bf16 bf16 > fp32": {TFLOPs: 50, RMS: 0.06},
+	})
+	s := r.step(t)
+	p := predict(t, m, s)
+	require.InDelta(t, 0.05, p.Residual, 1e-9)
+	band, effects, err := m.Band(s, p)
+	require.NoError(t, err)
+	require.Empty(t, effects)
+	require.InDelta(t, p.Step*1.05, band[1], 1e-12)
+	require.InDelta(t, p.Step/1.05, band[0], 1e-12)
 }

@@ -2,6 +2,7 @@ package cost
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,4 +38,26 @@ func TestIntervalOfSlowSaves(t *testing.T) {
 	require.Greater(t, math.Abs(math.Sqrt(2*f.Save*f.MTBF)-best)/best, 0.3)
 	f.Save = 5000
 	require.Equal(t, f.MTBF, f.Interval())
+}
+
+// The overhead is that of simulated failures.
+func TestOverhead(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	f := Failures{MTBF: 100_000, Save: 20, Write: 900, Restart: 300}
+	interval := f.Interval()
+	require.InDelta(t, 2000, interval, 1)
+	const rounds = 200_000
+	lost, steps := 0.0, 0.0
+	for range rounds {
+		at := r.ExpFloat64() * f.MTBF // of the steps' time, until a failure
+		since := math.Mod(at, interval)
+		if since < f.Write {
+			since += interval // the checkpoint before is the last complete one
+		}
+		lost += since + f.Restart
+		steps += at
+	}
+	require.InEpsilon(t, lost/steps+f.Save/interval, f.Overhead(interval), 0.02)
+	f.Write = 5000
+	require.Equal(t, 5000.0, f.Interval(), "checkpoints follow each other")
 }

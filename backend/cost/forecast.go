@@ -11,13 +11,14 @@ type Training struct {
 	Step          *Step
 	TokensPerStep float64
 	FLOPsPerToken float64
-	Snapshot      float64 // bytes of a checkpoint
+	Snapshot      float64 // bytes that each rank copies to its host for a checkpoint
+	Checkpoint    float64 // bytes of a checkpoint, which all ranks write together
 	// Tokens of the whole run, the price of a device hour in any currency, and the carbon
 	// intensity of the grid in g/kWh; 0: not asked for.
 	Tokens, Price, Grid float64
 }
 
-// Forecast is a training run as predicted. Of the run's figures, those that nobody asked for are 0.
+// Forecast is a training run as predicted. Of the run's figures, those not asked for are 0.
 type Forecast struct {
 	Devices      int         `json:"devices"`
 	StepSeconds  float64     `json:"step_s"`
@@ -55,10 +56,11 @@ type Effect struct {
 }
 
 // Band returns the time of a step if the numbers with a range lie elsewhere in it: the effects of
-// all numbers, each alone, combined as independent errors of the logarithm. Effects are sorted,
-// largest first.
+// all numbers, each alone, and the error of the calibration's curves, combined as independent errors
+// of the logarithm. Effects are those of the numbers, largest first.
 func (m *Machine) Band(s *Step, p Prediction) (band [2]float64, effects []Effect, err error) {
-	var low, high float64
+	low := math.Log1p(p.Residual)
+	high := low
 	for _, name := range p.Used {
 		n := m.Numbers[name]
 		if n.Low == 0 {
@@ -109,7 +111,7 @@ func (m *Machine) Forecast(t Training) (Forecast, error) {
 	get := func(name string) float64 {
 		x, ok := m.Numbers[name]
 		if !ok {
-			err = cmp.Or(err, error(&MissingError{m.Device, name}))
+			err = cmp.Or(err, error(&MissingError{Device: m.Device, Name: name}))
 		}
 		used = append(used, name)
 		return x.Value
@@ -119,7 +121,8 @@ func (m *Machine) Forecast(t Training) (Forecast, error) {
 		f.MFU = f.TokensPerS * t.FLOPsPerToken / (devices * get("bf16_peak") * 1e12)
 	}
 	failures := Failures{
-		MTBF: get("mtbf") * 3600 / devices, Restart: get("restart"), Save: t.Snapshot / (get("checkpoint_rate") * 1e9),
+		MTBF: get("mtbf") * 3600 / devices, Restart: get("restart"),
+		Save: t.Snapshot / (get("snapshot_rate") * 1e9), Write: t.Checkpoint / (get("checkpoint_rate") * 1e9),
 	}
 	f.Interval = failures.Interval()
 	f.Overhead = failures.Overhead(f.Interval)

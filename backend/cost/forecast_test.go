@@ -12,13 +12,13 @@ func TestForecast(t *testing.T) {
 	r := record()
 	r.gemm(fp8.BF16, 1000, 1000, 1000)
 	m := gpu(8, 2)
-	for name, x := range map[string]float64{"mtbf": 1000, "restart": 60, "checkpoint_rate": 2, "watts": 500, "host_power": 1.5} {
+	for name, x := range map[string]float64{"mtbf": 1000, "restart": 60, "snapshot_rate": 4, "checkpoint_rate": 2, "watts": 500, "host_power": 1.5} {
 		m.Numbers[name] = Number{Value: x, Published: "a test"}
 	}
 	rest := m.Numbers["bf16_share"]
 	rest.Low, rest.High = 0.5, 1
 	m.Numbers["bf16_share"] = rest
-	training := Training{Step: r.step(t), TokensPerStep: 1600, FLOPsPerToken: 1e6, Snapshot: 20e9, Tokens: 1e15, Price: 3, Grid: 200}
+	training := Training{Step: r.step(t), TokensPerStep: 1600, FLOPsPerToken: 1e6, Snapshot: 20e9, Checkpoint: 40e9, Tokens: 1e15, Price: 3, Grid: 200}
 	f, err := m.Forecast(training)
 	require.NoError(t, err)
 	step := 2e9 / 100e12
@@ -29,7 +29,7 @@ func TestForecast(t *testing.T) {
 	require.InDelta(t, 2*step, f.Band[1], 1e-15)
 	require.Equal(t, []Effect{{"bf16_share", 1, 2}}, f.Effects)
 
-	failures := Failures{MTBF: 1000 * 3600 / 16, Save: 10, Restart: 60}
+	failures := Failures{MTBF: 1000 * 3600 / 16, Save: 5, Write: 20, Restart: 60}
 	require.Equal(t, failures.Interval(), f.Interval)
 	require.Equal(t, failures.Overhead(f.Interval), f.Overhead)
 	hours := 1e15 / f.TokensPerS / 3600 * (1 + f.Overhead)

@@ -91,7 +91,8 @@ var meaning = map[string]string{
 	"host_power":         "power of devices and hosts over that of the devices",
 	"mtbf":               "mean time between failures of one device, hours",
 	"restart":            "time from a failure to the first step after it, s",
-	"checkpoint_rate":    "rate at which a checkpoint is written, GB/s",
+	"snapshot_rate":      "rate at which a device copies its part of a checkpoint to its host, GB/s",
+	"checkpoint_rate":    "rate at which all ranks together write a checkpoint, GB/s",
 	"ranks":              "largest train.ranks of a run",
 }
 

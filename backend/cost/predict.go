@@ -30,6 +30,9 @@ type Prediction struct {
 	// device waits for.
 	Wire float64
 	Used []string // names of the numbers that the prediction depends on, sorted
+	// Residual is the relative error of the calibration's curves, the time of each op weighing
+	// its own; 0 without a calibration.
+	Residual float64
 	// Unmeasured lists the keys of ops, sorted, whose curve the calibration lacks; empty
 	// without a calibration.
 	Unmeasured []string
@@ -58,6 +61,7 @@ func (m *Machine) Predict(s *Step) (Prediction, error) {
 		for i := range pass.work {
 			w := &pass.work[i]
 			t, bound := r.time(w)
+			r.residual += pass.times * t * r.rms
 			switch {
 			case w.comm || w.class == Communication:
 				p.Wire += pass.times * t
@@ -84,6 +88,9 @@ func (m *Machine) Predict(s *Step) (Prediction, error) {
 	}
 	for i := range p.Classes {
 		p.Classes[i].Share = p.Classes[i].Seconds / p.Step
+	}
+	if p.Step > 0 {
+		p.Residual = r.residual / p.Step
 	}
 	p.Used, p.Unmeasured = r.names(), slices.Sorted(maps.Keys(r.unmeasured))
 	return p, nil

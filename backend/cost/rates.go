@@ -12,6 +12,9 @@ type rates struct {
 	m          *Machine
 	used       map[string]float64 // numbers, by name
 	unmeasured map[string]bool    // keys without a curve
+	rms        float64            // of the last op's curve; 0 without one
+	residual   float64            // seconds that the ops may be off, by the rms of their curves
+	op         string             // key of the op that the calibration lacks; "" without a calibration
 	err        error              // the first number without a source
 }
 
@@ -27,7 +30,7 @@ func (r *rates) get(name string) float64 {
 	n, ok := r.m.Numbers[name]
 	if !ok {
 		if r.err == nil {
-			r.err = &MissingError{Device: r.m.Device, Name: name}
+			r.err = &MissingError{Device: r.m.Device, Name: name, Op: r.op}
 		}
 		return 1
 	}
@@ -36,9 +39,15 @@ func (r *rates) get(name string) float64 {
 }
 
 // MissingError says that no source gives a number. It wraps ErrNoData.
-type MissingError struct{ Device, Name string }
+type MissingError struct {
+	Device, Name string
+	Op           string // key of an op that needs the number because the calibration has no curve; or ""
+}
 
 func (e *MissingError) Error() string {
+	if e.Op != "" {
+		return fmt.Sprintf("the calibration has no curve of %q: calibrate with a recipe that has such ops, or give a value by --assume %s=VALUE (%s)", e.Op, e.Name, meaning[e.Name])
+	}
 	return fmt.Sprintf("no data for %s of %s (%s): measure it there by octet bench --calibrate, or give a value by --assume %s=VALUE",
 		e.Name, e.Device, meaning[e.Name], e.Name)
 }
@@ -48,15 +57,17 @@ func (e *MissingError) Unwrap() error { return ErrNoData }
 
 // time returns the seconds of an op and what limits it. A measured curve goes before the roofline.
 func (r *rates) time(w *work) (float64, Bound) {
+	r.rms = 0
 	if w.class == Communication {
 		return r.collective(w)
 	}
 	if c := r.m.Calibration; c != nil {
 		curve, measured, ok := c.curve(w.key)
-		if !measured {
+		if r.op = w.key; !measured {
 			r.unmeasured[w.key] = true
 		}
 		if ok {
+			r.rms = curve.RMS
 			return curve.time(w.flops, w.bytes)
 		}
 	}

@@ -43,9 +43,9 @@ func BenchmarkCollectives(b *testing.B) {
 			}
 		}
 	}
-	for _, c := range collectives {
+	for _, c := range backend.Collectives() {
 		for _, size := range sizes(b) {
-			name := fmt.Sprint(c.name, "/", size, "MiB")
+			name := fmt.Sprint(c.Name, "/", size, "MiB")
 			require.Contains(b, measured, name)
 			b.Run(name, func(b *testing.B) {
 				b.ReportMetric(measured[name], "GB/s")
@@ -64,34 +64,23 @@ func sizes(b *testing.B) (list []int) {
 	return list
 }
 
-// collectives record a collective of FP32 tensors: whole of all ranks, and a rank's part.
-var collectives = []struct {
-	name   string
-	passes float64 // over the ring, of (n-1)/n of the whole tensor
-	op     func(whole, part *backend.Tensor) backend.Op
-}{
-	{"all-reduce", 2, func(whole, _ *backend.Tensor) backend.Op { return &backend.AllReduce{X: whole} }},
-	{"reduce-scatter", 1, func(whole, part *backend.Tensor) backend.Op { return &backend.ReduceScatter{X: whole, Out: part} }},
-	{"all-gather", 1, func(whole, part *backend.Tensor) backend.Op { return &backend.AllGather{X: part, Out: whole} }},
-}
-
 // benchmarkRank is BenchmarkCollectives in the process of a rank. Rank 0 prints the figures.
 func benchmarkRank(b *testing.B) {
 	g := standin.JoinWorld(b, time.Minute)
-	for _, c := range collectives {
+	for _, c := range backend.Collectives() {
 		for _, size := range sizes(b) {
 			d, err := open("", backend.Options{Group: g})
 			require.NoError(b, err)
 			v, n := backend.NewVars(), size<<18/g.Size()
-			p := v.Program(c.name)
-			p.Add(c.op(v.Tensor(backend.Stash, "whole", fp8.F32, n*g.Size()), v.Tensor(backend.Stash, "part", fp8.F32, n)))
+			p := v.Program(c.Name)
+			p.Add(c.New(v.Tensor(backend.Stash, "whole", fp8.F32, n*g.Size()), v.Tensor(backend.Stash, "part", fp8.F32, n)))
 			loaded, err := d.Load(p)
 			require.NoError(b, err)
 			const rounds = 20
 			took := timeRuns(b, g, d.(*device), loaded[0], rounds)
 			bytes := float64(4 * n * (g.Size() - 1)) // (n-1)/n of the whole tensor
 			if g.Rank() == 0 {
-				fmt.Printf("busbw %s/%dMiB %g\n", c.name, size, c.passes*bytes*rounds/took.Seconds()/1e9)
+				fmt.Printf("busbw %s/%dMiB %g\n", c.Name, size, float64(c.Passes)*bytes*rounds/took.Seconds()/1e9)
 			}
 			require.NoError(b, d.Close())
 		}

@@ -9,6 +9,7 @@ import (
 
 	"octet/backend"
 	"octet/backend/cost"
+	"octet/internal/hostmem"
 	"octet/train"
 )
 
@@ -90,7 +91,7 @@ func OpenCalibration(path string, s backend.Spec) (*cost.Calibration, error) {
 	c, err := cost.ReadCalibration(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &cost.Calibration{Backend: s.Backend, Device: s.Device}, nil
+		return &cost.Calibration{Backend: s.Backend, Device: s.Device, Threads: s.Threads}, nil
 	case err != nil:
 		return nil, err
 	case c.Backend != s.Backend || c.Device != s.Device:
@@ -119,11 +120,28 @@ func (b *Bench) Extend(c *cost.Calibration, version string) map[string]cost.Curv
 		}
 	}
 	c.Add(curves)
+	if bytes := b.memory(); bytes > 0 {
+		c.Set("memory", float64(bytes)/(1<<30), source)
+	}
 	if b.meter != nil {
 		c.Set("bandwidth", b.copyBytes()/1e12, source+": copy")
 		c.Set("copy_share", 1, source+": bandwidth is that of a copy")
 	}
 	return curves
+}
+
+// memory returns the memory of the device, in bytes; 0 if it is unknown.
+func (b *Bench) memory() int64 {
+	if r, ok := b.device.(backend.UsageReporter); ok {
+		u, err := r.Usage()
+		if err == nil {
+			return u.Total
+		}
+	}
+	if free, _, ok := hostmem.Free(); ok && b.spec.HostMemory {
+		return free
+	}
+	return 0
 }
 
 // copyBytes measures the copy bandwidth, in bytes per second.

@@ -34,17 +34,6 @@ func ParseBytes(text string) (int, error) {
 	return n, nil
 }
 
-// collectives record a collective of FP32 tensors: whole of all ranks, and a rank's part.
-var collectives = []struct {
-	name   string
-	passes float64 // over the ring, of (n-1)/n of the whole tensor
-	op     func(whole, part *backend.Tensor) backend.Op
-}{
-	{"all-reduce", 2, func(whole, _ *backend.Tensor) backend.Op { return &backend.AllReduce{X: whole} }},
-	{"reduce-scatter", 1, func(whole, part *backend.Tensor) backend.Op { return &backend.ReduceScatter{X: whole, Out: part} }},
-	{"all-gather", 1, func(whole, part *backend.Tensor) backend.Op { return &backend.AllGather{X: part, Out: whole} }},
-}
-
 // Links are what collectives tell of a network.
 type Links struct {
 	backend.Spec // of a rank's device
@@ -77,16 +66,17 @@ func Collectives(ctx context.Context, o Options, groups []*world.Group, sizes []
 		return nil, err
 	}
 	l.Spec = ranks[0].device.Spec()
+	collectives := backend.Collectives()
 	for i, size := range sizes {
 		for j, c := range collectives {
 			if err := each(groups, func(g *world.Group) error { return of(g).time(ctx, o.Seconds, i*len(collectives)+j) }); err != nil {
 				return nil, err
 			}
 			part := partBytes(size, place.Size)
-			bytes, seconds := c.passes*float64(part*(place.Size-1)), median(ranks[0].seconds)
+			bytes, seconds := float64(c.Passes*part*(place.Size-1)), median(ranks[0].seconds)
 			l.samples = append(l.samples, cost.Sample{Key: collectiveKey, Cost: backend.Cost{Bytes: int64(bytes)}, Seconds: seconds})
 			if err := show(Result{
-				Bench: "collectives", Name: c.name, Shape: fmt.Sprintf("%dx%d", place.Size, part*place.Size), Backend: l.Backend, Device: l.Device,
+				Bench: "collectives", Name: c.Name, Shape: fmt.Sprintf("%dx%d", place.Size, part*place.Size), Backend: l.Backend, Device: l.Device,
 				Repeats: len(ranks[0].seconds), Median: seconds, GBytes: bytes / seconds / 1e9,
 			}); err != nil {
 				return nil, err
@@ -105,7 +95,7 @@ func partBytes(size, ranks int) int { return (size/4 + ranks - 1) / ranks * 4 }
 type collectiveRank struct {
 	device   backend.Backend
 	group    *world.Group
-	programs []backend.Executable // for each size, one for each of collectives
+	programs []backend.Executable // for each size, one for each of backend.Collectives
 	wait     func() error
 	seconds  []float64 // of one execution, in each burst of the latest measurement
 }
@@ -119,9 +109,9 @@ func (r *collectiveRank) open(o Options, g *world.Group, sizes []int) (err error
 	var list []*backend.Program
 	for i, size := range sizes {
 		part := partBytes(size, g.Size()) / 4
-		for _, c := range collectives {
-			p := v.Program(fmt.Sprintf("%s of size %d", c.name, i))
-			p.Add(c.op(v.Tensor(backend.Stash, p.Name()+", whole", fp8.F32, part*g.Size()), v.Tensor(backend.Stash, p.Name()+", part", fp8.F32, part)))
+		for _, c := range backend.Collectives() {
+			p := v.Program(fmt.Sprintf("%s of size %d", c.Name, i))
+			p.Add(c.New(v.Tensor(backend.Stash, p.Name()+", whole", fp8.F32, part*g.Size()), v.Tensor(backend.Stash, p.Name()+", part", fp8.F32, part)))
 			list = append(list, p)
 		}
 	}

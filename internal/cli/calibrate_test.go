@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +43,24 @@ func TestCalibrate(t *testing.T) {
 		require.Empty(t, p.Used)
 		require.Positive(t, p.Step)
 	}
+
+	for _, ranks := range []string{"1", "2"} {
+		args := append([]string{"plan", "--json", "--calibration", file, "--tokens", "1M", "--assume", "link=5", "train.ranks=" + ranks, "train.health_every=1"}, small...)
+		text, _ := succeed(t, append(args, "--recipe", "fp8-smooth")...)
+		var plan planned
+		require.NoError(t, json.Unmarshal([]byte(text), &plan))
+		x := plan.Prediction
+		require.Equal(t, "emu:"+ranks+"x1", x.Cluster)
+		require.Positive(t, x.StepSeconds)
+		require.Less(t, x.Band[0], x.StepSeconds, "curves have errors")
+		require.InDelta(t, 1e6/x.TokensPerS*(1+x.Overhead)/86400, x.Days, 1e-9)
+	}
+	status, _, stderr := octet(append([]string{"plan", "--calibration", file, "--recipe", "mxfp8"}, small...)...)
+	require.Equal(t, 2, status)
+	require.Contains(t, strings.ReplaceAll(stderr, "\n", " "), `the calibration has no curve of "MatMul NT e4m3.1x32 e4m3.1x32`)
+	status, _, stderr = octet(append([]string{"plan", "--calibration", file, "--cluster", "h100"}, small...)...)
+	require.Equal(t, 2, status)
+	require.Contains(t, stderr, "the calibration is of backend emu, ")
 
 	succeed(t, "bench", "gemm", "16x32x48", "32x32x96", "--recipe", "fp8-delayed", "--seconds", "0", "--threads", "1", "--calibrate", file)
 	second, err := cost.ReadCalibration(file)

@@ -73,13 +73,13 @@ type programReport struct {
 }
 
 func (c planCmd) Run(t *terminal) error {
-	if c.Cluster.Given {
+	if err := c.refuseWithoutCluster(c.Recipe); err != nil {
+		return badInput(err)
+	}
+	if c.Cluster.Given || c.Calibration != "" {
 		return c.predict(t)
 	}
 	args, err := configArgs(c.Args, c.Flags)
-	if err == nil {
-		err = c.refuseWithoutCluster(c.Recipe)
-	}
 	if err != nil {
 		return badInput(err)
 	}

@@ -22,7 +22,7 @@ type clusterFlags struct {
 	Cluster        config.Once `placeholder:"DEVICE:NxM" help:"Predict the time of a run on M nodes of N devices, such as h100:8x32."`
 	Network        config.Once `placeholder:"NAME" help:"Network between nodes; default: that of the device."`
 	Devices        string      `placeholder:"FILE" help:"A TOML file with more devices and networks, or other numbers of known ones."`
-	Calibration    string      `placeholder:"FILE" help:"Curves that octet bench --calibrate measured on the device."`
+	Calibration    string      `placeholder:"FILE" help:"Curves that octet bench --calibrate measured on a device; without --cluster, predict a run on that device."`
 	Tokens         config.Once `placeholder:"N" help:"Tokens of the whole run, such as 2T: shows days and energy."`
 	Price          config.Once `placeholder:"P" help:"Price of a device for an hour, in any currency: shows the cost of --tokens."`
 	Grid           config.Once `placeholder:"G" help:"Carbon intensity of the grid, g of CO2 for a kWh: shows the CO2 of --tokens."`
@@ -33,31 +33,33 @@ type clusterFlags struct {
 	Plot           string      `placeholder:"FILE" help:"Draw the time by class, and the speed of --sweep, to an SVG file."`
 }
 
-// refuseWithoutCluster returns an error for a flag that has no effect without --cluster, and for
-// several recipes.
+// refuseWithoutCluster returns an error for a flag that has no effect without --cluster, or without
+// both --cluster and --calibration, and for several recipes.
 func (f clusterFlags) refuseWithoutCluster(recipes config.Once) error {
+	predicts := f.Cluster.Given || f.Calibration != ""
 	for _, flag := range []struct {
 		name  string
 		given bool
+		met   bool // its needs are
+		needs string
 	}{
-		{"network", f.Network.Given},
-		{"devices", f.Devices != ""},
-		{"calibration", f.Calibration != ""},
-		{"tokens", f.Tokens.Given},
-		{"price", f.Price.Given},
-		{"grid", f.Grid.Given},
-		{"mtbf", f.MTBF.Given},
-		{"checkpoint-rate", f.CheckpointRate.Given},
-		{"assume", f.Assume != nil},
-		{"sweep", f.Sweep.Given},
-		{"plot", f.Plot != ""},
+		{"network", f.Network.Given, f.Cluster.Given, ""},
+		{"devices", f.Devices != "", f.Cluster.Given, ""},
+		{"sweep", f.Sweep.Given, f.Cluster.Given, ""},
+		{"tokens", f.Tokens.Given, predicts, ", or --calibration"},
+		{"price", f.Price.Given, predicts, ", or --calibration"},
+		{"grid", f.Grid.Given, predicts, ", or --calibration"},
+		{"mtbf", f.MTBF.Given, predicts, ", or --calibration"},
+		{"checkpoint-rate", f.CheckpointRate.Given, predicts, ", or --calibration"},
+		{"assume", f.Assume != nil, predicts, ", or --calibration"},
+		{"plot", f.Plot != "", predicts, ", or --calibration"},
 	} {
-		if flag.given {
-			return fmt.Errorf("--%s needs --cluster, such as --cluster h100:8x32", flag.name)
+		if flag.given && !flag.met {
+			return fmt.Errorf("--%s needs --cluster, such as --cluster h100:8x32%s", flag.name, flag.needs)
 		}
 	}
-	if strings.Contains(recipes.Value, ",") && filepath.Ext(recipes.Value) != ".toml" {
-		return fmt.Errorf("--recipe %s: several recipes need --cluster, such as --cluster h100:8x32", recipes.Value)
+	if !predicts && strings.Contains(recipes.Value, ",") && filepath.Ext(recipes.Value) != ".toml" {
+		return fmt.Errorf("--recipe %s: several recipes need --cluster, such as --cluster h100:8x32, or --calibration", recipes.Value)
 	}
 	return nil
 }
@@ -80,6 +82,7 @@ type predictor struct {
 	run         runFlags
 	table       cost.Table
 	calibration *cost.Calibration
+	local       bool // the devices are those of the calibration
 	driver      backend.Driver
 	device      string // of the backend
 	notes       []string
@@ -91,8 +94,10 @@ func (c planCmd) newPredictor() (p *predictor, cluster cost.Cluster, err error) 
 	if p.run, err = c.parse(); err != nil {
 		return nil, cluster, err
 	}
-	if cluster, err = cost.ParseCluster(c.Cluster.Value); err != nil {
-		return nil, cluster, fmt.Errorf("--cluster: %w", err)
+	if c.Cluster.Given {
+		if cluster, err = cost.ParseCluster(c.Cluster.Value); err != nil {
+			return nil, cluster, fmt.Errorf("--cluster: %w", err)
+		}
 	}
 	if ext := filepath.Ext(c.Plot); c.Plot != "" && ext != ".svg" {
 		return nil, cluster, fmt.Errorf("--plot %s: the picture is an SVG file: give a name that ends in .svg, not %q", c.Plot, ext)
@@ -107,6 +112,15 @@ func (c planCmd) newPredictor() (p *predictor, cluster cost.Cluster, err error) 
 			return nil, cluster, fmt.Errorf("--calibration: %w", err)
 		}
 		p.notes = append(p.notes, fmt.Sprintf("ops have the times that %s gives, where it gives any", c.Calibration))
+		if !c.Cluster.Given {
+			p.local = true
+			cluster = cost.Cluster{Device: p.calibration.Backend, PerNode: 1, Nodes: 1}
+			ranks, err := c.ranks()
+			if err != nil {
+				return nil, cluster, err
+			}
+			cluster.PerNode = ranks
+		}
 	}
 	m, err := p.machine(cluster)
 	if err != nil {
@@ -170,10 +184,16 @@ func (r runFlags) checkRanks(m cost.Machine) error {
 // machine returns the machine of a cluster.
 func (p *predictor) machine(c cost.Cluster) (cost.Machine, error) {
 	m, err := p.table.Machine(c, p.run.network)
+	switch {
+	case p.local:
+		m, err = p.table.Local(p.calibration), nil
+		m.Cluster = c
+	case err == nil && p.calibration != nil:
+		err = m.Calibrate(p.calibration)
+	}
 	if err != nil {
 		return m, err
 	}
-	m.Calibration = p.calibration
 	if err := m.Assume(p.run.assume...); err != nil {
 		return m, fmt.Errorf("--assume: %w", err)
 	}
@@ -187,6 +207,9 @@ func (p *predictor) planOn(cfg train.Config, c cost.Cluster) (x rankPlan, err er
 	}
 	if x.spec.Threads > 0 { // ranks share the node's threads
 		x.spec.Threads = max(1, x.spec.Threads/c.PerNode)
+	}
+	if p.local {
+		x.spec.Threads = p.calibration.Threads
 	}
 	cfg.Train.Ranks = c.Devices()
 	x.job, x.programs, x.memory, err = train.LargestJob(cfg, x.spec)
@@ -220,7 +243,7 @@ func (p *predictor) forecast(m cost.Machine, x rankPlan) (cost.Forecast, error) 
 	f, err := m.Forecast(cost.Training{
 		Step:          cost.NewStep(x.job.Runs(x.programs)...),
 		TokensPerStep: float64(x.job.TokensPerStep()), FLOPsPerToken: x.job.FLOPsPerToken(),
-		Snapshot: float64(x.job.CheckpointBytes()), Tokens: p.run.tokens, Price: p.run.price, Grid: p.run.grid,
+		Snapshot: float64(x.memory.Snapshot), Checkpoint: float64(x.job.CheckpointBytes()), Tokens: p.run.tokens, Price: p.run.price, Grid: p.run.grid,
 	})
 	if err != nil {
 		return f, err
@@ -258,6 +281,9 @@ func (p *predictor) predictOn(cfg train.Config, c cost.Cluster) (*predicted, err
 	x, err := p.planOn(cfg, c)
 	if err != nil {
 		return nil, err
+	}
+	if p.local && x.spec.HostMemory { // ranks share the host's
+		capacity /= int64(c.Devices())
 	}
 	if x.need > capacity {
 		return nil, p.tooLarge(cfg, m, x.need, capacity)
@@ -318,6 +344,21 @@ func (c planCmd) predict(t *terminal) error {
 		plans[i] = r.planned
 	}
 	return e.Encode(plans)
+}
+
+// ranks returns train.ranks of the configuration.
+func (c planCmd) ranks() (int, error) {
+	flags := c.Flags
+	flags.Recipe = config.Once{}
+	args, err := configArgs(c.Args, flags)
+	if err != nil {
+		return 0, err
+	}
+	loaded, err := config.New(args)
+	if err != nil {
+		return 0, err
+	}
+	return loaded.Train.Ranks, nil
 }
 
 // clusterConfigs returns the configuration of each recipe.

@@ -79,7 +79,7 @@ func TestPlanClusterJSON(t *testing.T) {
 	require.InEpsilon(t, x.Days*24*4*0.5, x.Cost, 1e-9)
 	require.InEpsilon(t, x.Days*24*4*5*1.5/1000, x.KWh, 1e-9)
 	require.InEpsilon(t, x.KWh*0.4, x.CO2, 1e-9)
-	failures := cost.Failures{MTBF: 500 * 3600 / 4, Restart: 600, Save: float64(x.Save) / 20e6}
+	failures := cost.Failures{MTBF: 500 * 3600 / 4, Restart: 600, Save: float64(p.Memory.Snapshot) / 10e9, Write: float64(x.Save) / 20e6}
 	require.InEpsilon(t, failures.Interval(), x.Interval, 1e-9)
 	require.InEpsilon(t, failures.Overhead(x.Interval), x.Overhead, 1e-9)
 	require.Contains(t, x.Assumptions, cost.Origin{Name: "mtbf", Value: 500, Source: "assumed", From: "given on the command line"})
@@ -139,7 +139,8 @@ func TestPlanClusterRefusals(t *testing.T) {
 	}{
 		{"--network needs --cluster, such as --cluster h100:8x32", []string{"--network", "ib-400"}},
 		{"--devices needs --cluster", []string{"--devices", toys}},
-		{"--calibration needs --cluster", []string{"--calibration", "c.toml"}},
+		{"--calibration: open c.toml: no such file", []string{"--calibration", "c.toml"}},
+		{"--sweep needs --cluster, such as --cluster h100:8x32\n", []string{"--calibration", "c.toml", "--sweep", "1..2"}},
 		{"--tokens needs --cluster", []string{"--tokens", "2T"}},
 		{"--price needs --cluster", []string{"--price", "2"}},
 		{"--grid needs --cluster", []string{"--grid", "2"}},

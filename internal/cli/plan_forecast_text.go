@@ -62,6 +62,8 @@ func printForecasts(w io.Writer, list []*predicted, p *predictor) error {
 func clusterText(m cost.Machine) string {
 	title := cmp.Or(m.Title, m.Device)
 	switch {
+	case m.Calibration != nil && m.Device == m.Calibration.Backend: // the device of the calibration itself
+		return fmt.Sprintf("backend %s, %s; ranks: %d", m.Device, title, m.Devices())
 	case m.Devices() == 1:
 		return "one " + title
 	case m.Nodes == 1:
@@ -242,7 +244,7 @@ func effects(b *strings.Builder, columns int, list []*predicted) {
 		}
 	}
 	if len(all) == 0 {
-		b.WriteString("\nno number below has a range, so the band is empty\n")
+		b.WriteString("\nno number below has a range: the band is the error of the calibration's curves\n")
 		return
 	}
 	slices.SortStableFunc(all, func(x, y ranked) int { return cmp.Compare(y.worst, x.worst) })
