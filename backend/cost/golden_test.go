@@ -82,6 +82,24 @@ func castBytes(runs []cost.Run) (bytes float64) {
 	return bytes
 }
 
+// The bytes of casts of a micro-batch by hand: inputs and weights are read in BF16 and written in
+// two formats, gradients in one.
+func TestCastBytes(t *testing.T) {
+	const (
+		layers, dim, ffn, tokens = 32, 4096, 11008, 4096
+		down                     = layers * dim * ffn
+		weights                  = 4 * (layers*4*dim*dim + 3*down)
+		inputs                   = 4 * layers * tokens * (3*dim + ffn)
+		grads                    = 3 * layers * tokens * (5*dim + 2*ffn)
+		ofDown                   = 4*down + 4*layers*tokens*ffn + 3*layers*tokens*dim
+	)
+	m := machine(t, "gaudi2")
+	for recipe, want := range map[string]float64{"bf16": 0, "fp8-delayed": weights + inputs + grads, "fp8-w3-bf16": weights + inputs + grads - ofDown} {
+		x := row{recipe: recipe, model: llama7b, seq: tokens, micro: 1, accumulate: 1}
+		require.Equal(t, want, castBytes(x.runs(t, m, "none")), recipe)
+	}
+}
+
 // LLM.Q (IST-DASLab/llmq, benchmarks/H100x1.md): Qwen2.5 on one H100, optimizer state in BF16,
 // FP8 with the scale of each tensor's maximum. Two sizes recompute the MLP; 14B keeps the
 // optimizer state, six bytes a parameter, on the host.

@@ -1,6 +1,6 @@
 // Command paper prints the tables of "Scaling FP8 training to trillion-token LLMs" (arXiv
-// 2409.12517) beside Octet's: the memory of Llama2-7B as octet plan counts it, and throughput
-// as a model with one fitted number predicts it. Both need no device.
+// 2409.12517) beside Octet's: the memory of Llama2-7B as octet plan counts it, which needs no
+// device. docs/planning.md has the throughput.
 //
 //	go run ./study/paper
 //
@@ -52,7 +52,7 @@ func main() {
 
 func study(ctx context.Context, w io.Writer, sweep, tasks string, threads int) error {
 	if (sweep == "") != (tasks == "") {
-		return errors.New("-runs and -tasks belong together: give both, or none for memory and throughput")
+		return errors.New("-runs and -tasks belong together: give both, or none for memory")
 	}
 	if sweep != "" {
 		return quality(ctx, w, sweep, tasks, threads)
@@ -65,7 +65,7 @@ func study(ctx context.Context, w io.Writer, sweep, tasks string, threads int) e
 		}
 		plans[v.name] = p
 	}
-	return errors.Join(memory(w, plans), throughput(w, plans))
+	return memory(w, plans)
 }
 
 // variant is a column of the memory table.
@@ -87,10 +87,7 @@ var variants = []variant{
 }
 
 // plan is what octet plan counts.
-type plan struct {
-	programs []*backend.Program
-	memory   train.Memory
-}
+type plan struct{ memory train.Memory }
 
 // planOf plans the paper's setting: Llama2-7B on eight Gaudi 2 with ZeRO-1, one sequence of
 // 4,096 tokens at a time, and 1,024 in a step.
@@ -106,6 +103,6 @@ func planOf(settings ...string) (p plan, err error) {
 	if err != nil {
 		return p, err
 	}
-	_, p.programs, p.memory, err = train.LargestJob(loaded.Config, spec)
+	_, _, p.memory, err = train.LargestJob(loaded.Config, spec)
 	return p, err
 }

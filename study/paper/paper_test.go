@@ -9,32 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The work of Llama2-7B by hand.
-func TestWork(t *testing.T) {
-	const (
-		layers, dim, ffn, vocab, tokens = 32, 4096, 11008, 32000, 4096
-		down                            = layers * dim * ffn
-		linears                         = layers*4*dim*dim + 3*down
-		head                            = dim * vocab
-		each                            = 6 * tokens // FLOPs of a weight
-		// Inputs and weights are read in BF16 and written in two formats, gradients in one.
-		weightCasts = 4 * linears
-		inputCasts  = 4 * layers * tokens * (3*dim + ffn)
-		gradCasts   = 3 * layers * tokens * (5*dim + 2*ffn)
-		downCasts   = 4*down + 4*layers*tokens*ffn + 3*layers*tokens*dim
-		casts       = weightCasts + inputCasts + gradCasts
-	)
-	for recipe, want := range map[string]work{
-		"bf16":        {bf16: each * (linears + head)},
-		"fp8-delayed": {bf16: each * head, fp8: each * linears, casts: casts},
-		"fp8-w3-bf16": {bf16: each * (head + down), fp8: each * (linears - down), casts: casts - downCasts},
-	} {
+// The lines of the memory table are all of the memory.
+func TestLines(t *testing.T) {
+	for _, recipe := range []string{"bf16", "fp8-smooth"} {
 		p, err := planOf("recipe=" + recipe)
 		require.NoError(t, err)
-		got := workOf(p)
-		require.Positive(t, got.others)
-		got.others = 0
-		require.Equal(t, want, got, recipe)
 		sum := p.memory.Arena
 		for _, l := range p.memory.Lines {
 			sum += l.Layers + l.Rest
@@ -42,7 +21,7 @@ func TestWork(t *testing.T) {
 		for _, g := range p.memory.Beside {
 			sum += g.N
 		}
-		require.Equal(t, sum, p.total(), "the lines of the memory table are all")
+		require.Equal(t, sum, p.total())
 	}
 }
 
