@@ -88,6 +88,9 @@ func (c planCmd) Run(t *terminal) error {
 		return badInput(err)
 	}
 	cfg := loaded.Config
+	if err := cfg.CheckRanks(); err != nil {
+		return badInput(err)
+	}
 	driver, deviceName, err := backend.Find(c.Backend)
 	if err != nil {
 		return badInput(err)

@@ -137,6 +137,7 @@ func TestPlanClusterRefusals(t *testing.T) {
 		want string
 		args []string
 	}{
+		{"train.ranks = 1025 is more than a run can have", []string{"train.ranks=1025"}},
 		{"--network needs --cluster, such as --cluster h100:8x32", []string{"--network", "ib-400"}},
 		{"--devices needs --cluster", []string{"--devices", toys}},
 		{"--calibration: open c.toml: no such file", []string{"--calibration", "c.toml"}},
