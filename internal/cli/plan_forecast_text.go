@@ -38,7 +38,7 @@ func printForecasts(w io.Writer, list []*predicted, p *predictor) error {
 			}
 		}
 	}
-	columnTables(&b, columnsOf(w), forecastRows(list, p.run), classRows(list))
+	columnTables(&b, columnsOf(w), forecastRows(list, p.run), memoryRows(list), classRows(list))
 	if slices.ContainsFunc(list, func(r *predicted) bool { return r.Prediction.WireSeconds > 0 }) {
 		b.WriteString("\ncommunication is the time for which the device waits; all collectives include\nwhat the device's own work hides\n")
 	}
@@ -152,9 +152,28 @@ func forecastRows(list []*predicted, run runFlags) (rows []tableRow) {
 	add("checkpoint", func(r *predicted) string { return writers.Bytes(r.Prediction.Save) })
 	add("  every", func(r *predicted) string { return duration(r.Prediction.Interval) })
 	add("lost to failures", func(r *predicted) string { return percentage(r.Prediction.Overhead) })
-	add("memory of one rank", func(r *predicted) string { return writers.Bytes(r.Prediction.Need) })
-	add("  a device has", func(r *predicted) string { return writers.Bytes(r.Prediction.Capacity) })
 	return rows
+}
+
+// memoryRows lists the memory of one rank by use, in bytes and in bytes for each parameter of the
+// model.
+func memoryRows(list []*predicted) []tableRow {
+	rows := []tableRow{newRow("memory of one rank", list, func(*predicted) string { return "per parameter" })}
+	add := func(label string, bytes func(*predicted) int64) {
+		rows = append(rows, newRow(label, list, func(r *predicted) string {
+			n := bytes(r)
+			return fmt.Sprintf("%s %6.2f", writers.Bytes(n), float64(n)/float64(max(1, r.Parameters)))
+		}))
+	}
+	for i, l := range list[0].Memory.Lines {
+		add("  "+l.Name, func(r *predicted) int64 { return r.Memory.Lines[i].Layers + r.Memory.Lines[i].Rest })
+	}
+	add("  activations", func(r *predicted) int64 { return r.Memory.Arena })
+	add("  driver, buffers", func(r *predicted) int64 { return totalOf(r.Memory.Beside) + totalOf(r.Memory.Outside) })
+	add("  sum", func(r *predicted) int64 { return r.Prediction.Need })
+	return append(rows, newRow("  a device has", list, func(r *predicted) string {
+		return writers.Bytes(r.Prediction.Capacity) + strings.Repeat(" ", 7)
+	}))
 }
 
 // tokensPerS returns the speed at an end of the band: 0 for the short step, 1 for the long one.
