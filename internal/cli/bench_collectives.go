@@ -26,7 +26,7 @@ func (benchCollectivesCmd) Help() string {
 Examples:
   octet bench collectives --backend emu --ranks 2
   octet bench collectives --backend cuda --ranks 8 --calibrate h100.toml
-  torchrun --nnodes 2 --nproc-per-node 8 --no-python octet bench collectives --backend cuda`
+  srun --ntasks-per-node 8 octet bench collectives --backend cuda`
 }
 
 func (c benchCollectivesCmd) Run(ctx context.Context, t *terminal) (err error) {
