@@ -19,13 +19,15 @@ import (
 
 // Calibration holds what was measured on a device.
 type Calibration struct {
-	Backend string           `toml:"backend"`          // as --backend takes it
-	Device  string           `toml:"device"`           // as the backend describes it
-	Threads int              `toml:"threads,omitzero"` // of a CPU backend's rank
-	Octet   string           `toml:"octet"`            // version
-	Date    string           `toml:"date"`
-	Numbers Numbers          `toml:"number"`
-	Curves  map[string]Curve `toml:"curve"` // by Key
+	Backend string `toml:"backend"` // as --backend takes it
+	Device  string `toml:"device"`  // as the backend describes it
+	// Of a CPU backend: the threads of a rank, and the processors of its machine.
+	Threads    int              `toml:"threads,omitzero"`
+	Processors int              `toml:"processors,omitzero"`
+	Octet      string           `toml:"octet"` // version
+	Date       string           `toml:"date"`
+	Numbers    Numbers          `toml:"number"`
+	Curves     map[string]Curve `toml:"curve"` // by Key
 }
 
 // Curve is the time of an op:
@@ -37,8 +39,9 @@ type Curve struct {
 	Overhead float64 `toml:"overhead_us"`
 	TFLOPs   float64 `toml:"tflops,omitzero"`
 	GBytes   float64 `toml:"gbytes,omitzero"`
-	RMS      float64 `toml:"rms"`     // of the relative errors of the samples
-	Samples  int     `toml:"samples"` // shapes that were measured
+	RMS      float64 `toml:"rms"`                  // of the relative errors of the samples
+	Samples  int     `toml:"samples"`              // shapes that were measured
+	Smallest float64 `toml:"smallest_us,omitzero"` // sample
 	Largest  float64 `toml:"largest_us"`
 	Bench    string  `toml:"bench"` // gemm, step, …
 }
@@ -92,7 +95,7 @@ func fitCurve(bench string, samples []Sample) Curve {
 		if !ok {
 			continue
 		}
-		c := Curve{Overhead: x[0] * 1e6, Bench: bench}
+		c := Curve{Overhead: x[0] * 1e6, Smallest: samples[0].Seconds * 1e6, Bench: bench}
 		if x[1] > 0 {
 			c.TFLOPs = 1e-12 / x[1]
 		}
@@ -106,7 +109,7 @@ func fitCurve(bench string, samples []Sample) Curve {
 			t, _ := c.time(float64(s.Cost.FLOPs), float64(s.Cost.Bytes))
 			d := t/s.Seconds - 1
 			sum += d * d
-			c.Largest = max(c.Largest, s.Seconds*1e6)
+			c.Smallest, c.Largest = min(c.Smallest, s.Seconds*1e6), max(c.Largest, s.Seconds*1e6)
 		}
 		c.RMS, c.Samples = math.Sqrt(sum/float64(len(samples))), len(shapes)
 		if c.RMS < 0.99*best.RMS-1e-9 { // a further term must explain something
@@ -225,7 +228,8 @@ func (t Table) Local(c *Calibration) Machine {
 // Calibrate replaces published and assumed numbers by measured ones. A calibration of another
 // backend is an error.
 func (m *Machine) Calibrate(c *Calibration) error {
-	if own, _, _ := strings.Cut(m.Backend, ":"); own != c.Backend {
+	own, _, _ := strings.Cut(m.Backend, ":")
+	if measured, _, _ := strings.Cut(c.Backend, ":"); own != measured {
 		return fmt.Errorf("the calibration is of backend %s, %s, and %s runs on backend %s", c.Backend, c.Device, m.Title, own)
 	}
 	m.Numbers, m.Calibration = joined(m.Numbers, c.Numbers), c
@@ -262,8 +266,11 @@ func (c *Calibration) check() error {
 	if c.Backend == "" || c.Device == "" {
 		return fmt.Errorf("backend or device is missing; octet bench --calibrate writes both")
 	}
+	if c.Threads < 0 || c.Threads > c.Processors {
+		return fmt.Errorf("threads is %d and processors %d; expected threads from 0 to processors", c.Threads, c.Processors)
+	}
 	for key, x := range c.Curves {
-		for _, v := range []float64{x.Overhead, x.TFLOPs, x.GBytes, x.RMS} {
+		for _, v := range []float64{x.Overhead, x.TFLOPs, x.GBytes, x.RMS, x.Smallest} {
 			if !(v >= 0 && v < 1e18) {
 				return fmt.Errorf("curve %q has the value %v; expected 0 to 1e18", key, v)
 			}

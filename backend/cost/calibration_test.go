@@ -156,3 +156,15 @@ func TestResidual(t *testing.T) {
 	require.InDelta(t, p.Step*1.05, band[1], 1e-12)
 	require.InDelta(t, p.Step/1.05, band[0], 1e-12)
 }
+
+// A curve says when an op is far below its samples.
+func TestExtended(t *testing.T) {
+	r := record()
+	r.gemm(fp8.BF16, 64, 64, 64)
+	s := r.step(t)
+	m := gpu(1, 1)
+	for smallest, want := range map[float64]float64{0: 0, 10: 0, 19.9: 0, 20.1: 1} {
+		m.Calibration = &Calibration{Curves: map[string]Curve{s.passes[0].work[0].key: {Overhead: 10, Smallest: smallest}}}
+		require.Equal(t, want, predict(t, m, s).Extended, smallest)
+	}
+}

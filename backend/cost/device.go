@@ -24,6 +24,7 @@ type Device struct {
 	Unsupported string  `toml:"unsupported"`
 	Link        string  `toml:"link"` // network within a node
 	NIC         string  `toml:"nic"`  // network between nodes
+	Node        int     `toml:"node"` // devices of a node as it is sold; 0: unknown
 	Numbers     Numbers `toml:"number"`
 }
 
@@ -86,7 +87,7 @@ func ParseTable(text string) (Table, error) {
 			if key != "bandwidth" && key != "latency" {
 				return Table{}, fmt.Errorf("network.%s.number.%s: a network has a bandwidth and a latency", name, key)
 			}
-			if err := n.check(); err != nil {
+			if err := n.check(key); err != nil {
 				return Table{}, fmt.Errorf("network.%s.number.%s: %w", name, key, err)
 			}
 		}
@@ -128,7 +129,7 @@ func (n Numbers) check(path string) error {
 		if _, ok := meaning[name]; !ok {
 			return fmt.Errorf("%s.%s: unknown number%s", path, name, spelling.DidYouMean(name, slices.Collect(maps.Keys(meaning))))
 		}
-		if err := x.check(); err != nil {
+		if err := x.check(name); err != nil {
 			return fmt.Errorf("%s.%s: %w", path, name, err)
 		}
 	}
@@ -194,6 +195,7 @@ type Machine struct {
 	Title       string
 	Backend     string
 	Unsupported string // the reason why Octet has no backend for the device; "" if it has one
+	NodeSize    int    // devices of a node as it is sold; 0: unknown
 	Numbers     Numbers
 	Calibration *Calibration // measured on a device; may be nil
 }
@@ -206,7 +208,7 @@ func (t Table) Machine(c Cluster, network string) (Machine, error) {
 		known := slices.Sorted(maps.Keys(t.Devices))
 		return Machine{}, fmt.Errorf("unknown device %q%s (known: %s)", c.Device, spelling.DidYouMean(c.Device, known), strings.Join(known, ", "))
 	}
-	m := Machine{Cluster: c, Title: d.Title, Backend: d.Backend, Unsupported: d.Unsupported, Numbers: joined(t.Common, nil)}
+	m := Machine{Cluster: c, Title: d.Title, Backend: d.Backend, Unsupported: d.Unsupported, NodeSize: d.Node, Numbers: joined(t.Common, nil)}
 	if network == "" {
 		network = d.NIC
 	} else if _, ok := t.Networks[network]; !ok {

@@ -1,6 +1,9 @@
 package cost
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // Failures are the interruptions of a run: any device that fails stops all, and the run resumes from
 // the last complete checkpoint. Times are in seconds.
@@ -11,9 +14,9 @@ type Failures struct {
 	Restart float64 // time from a failure to the first step after it
 }
 
-// Interval returns the time between checkpoints that loses the least: √(2·Save·MTBF) (Young 1974),
-// or Daly's estimate of higher order (2006) if saving takes more than a fiftieth of the MTBF. It is at
-// least Write, because checkpoints are written one after the other.
+// Interval returns the time of steps between checkpoints that loses the least: √(2·Save·MTBF) (Young
+// 1974), or Daly's estimate of higher order (2006) if saving takes more than a fiftieth of the MTBF.
+// It is at least Write, because checkpoints are written one after the other.
 func (f Failures) Interval() float64 {
 	interval := math.Sqrt(2 * f.Save * f.MTBF)
 	switch {
@@ -26,9 +29,31 @@ func (f Failures) Interval() float64 {
 	return max(interval, f.Write)
 }
 
-// Overhead returns the time that saving, repeated work and restarts take, over the time of the
-// steps, with a checkpoint every interval seconds. A failure repeats half an interval on average,
-// and the time in which the last checkpoint was not yet complete.
-func (f Failures) Overhead(interval float64) float64 {
-	return f.Save/interval + (interval/2+f.Write+f.Restart)/f.MTBF
+// Slowdown returns the mean time of a run over that of its steps, with a checkpoint after every
+// interval seconds of steps, if failures are a Poisson process.
+//
+// With τ the interval and Save, a checkpoint is complete τ after the one before unless the machine
+// fails. After a failure, which can also strike a restart, the next one is complete after Restart, τ
+// and Write. The mean time for one interval is therefore
+//
+//	MTBF · (1 − exp(−τ/MTBF)) · exp((Restart + τ + Write)/MTBF)
+//
+// which is Daly's (2006) if Write is 0.
+func (f Failures) Slowdown(interval float64) float64 {
+	period := interval + f.Save
+	return -f.MTBF / interval * math.Expm1(-period/f.MTBF) * math.Exp((f.Restart+period+f.Write)/f.MTBF)
+}
+
+// maxSlowdown is the largest slowdown that Forecast accepts. A run with a larger one hardly
+// progresses, and its time depends on more than means.
+const maxSlowdown = 10
+
+// slowdown returns the slowdown of a run; the error says which time causes one beyond maxSlowdown.
+func (f Failures) slowdown(interval float64) (float64, error) {
+	x := f.Slowdown(interval)
+	if x <= maxSlowdown {
+		return x, nil
+	}
+	return x, fmt.Errorf("the run hardly progresses: a device fails every %.3g s, and a checkpoint is complete after %.3g s of steps, %.3g s of copies and %.3g s of writing, a restart after %.3g s: raise checkpoint_rate or mtbf",
+		f.MTBF, interval, f.Save, f.Write, f.Restart)
 }

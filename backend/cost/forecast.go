@@ -33,18 +33,23 @@ type Forecast struct {
 	KWh          float64     `json:"kwh,omitempty"`
 	CO2          float64     `json:"co2_kg,omitempty"`
 	Interval     float64     `json:"checkpoint_interval_s"`
-	Overhead     float64     `json:"failure_overhead"`
+	Write        float64     `json:"checkpoint_write_s"`
+	Lost         float64     `json:"lost_to_failures"` // share of the run: copies, repeated steps, restarts
 	Assumptions  []Origin    `json:"assumptions"`
 	Unmeasured   []string    `json:"unmeasured,omitempty"`
+	Extended     float64     `json:"extended,omitempty"` // see [Prediction]
 	NotValidated []string    `json:"not_validated,omitempty"`
 }
 
 // Origin is a number with its name and where it is from.
 type Origin struct {
-	Name   string  `json:"name"`
-	Value  float64 `json:"value"`
-	Source string  `json:"source"` // measured, published or assumed
-	From   string  `json:"from"`
+	Name    string  `json:"name"`
+	Meaning string  `json:"meaning"` // with the unit
+	Value   float64 `json:"value"`
+	Low     float64 `json:"low,omitempty"` // see [Number]
+	High    float64 `json:"high,omitempty"`
+	Source  string  `json:"source"` // measured, published or assumed
+	From    string  `json:"from"`
 }
 
 // Effect is what the range of a number does to the step: its time at both ends of the range over
@@ -102,7 +107,7 @@ func (m *Machine) Forecast(t Training) (Forecast, error) {
 	}
 	f := Forecast{
 		Devices: m.Devices(), StepSeconds: p.Step, Classes: p.Classes, WireSeconds: p.Wire,
-		TokensPerS: t.TokensPerStep / p.Step, Unmeasured: p.Unmeasured, NotValidated: t.Step.NotValidated(),
+		TokensPerS: t.TokensPerStep / p.Step, Unmeasured: p.Unmeasured, Extended: p.Extended, NotValidated: t.Step.NotValidated(),
 	}
 	if f.Band, f.Effects, err = m.Band(t.Step, p); err != nil {
 		return Forecast{}, err
@@ -124,10 +129,17 @@ func (m *Machine) Forecast(t Training) (Forecast, error) {
 		MTBF: get("mtbf") * 3600 / devices, Restart: get("restart"),
 		Save: t.Snapshot / (get("snapshot_rate") * 1e9), Write: t.Checkpoint / (get("checkpoint_rate") * 1e9),
 	}
-	f.Interval = failures.Interval()
-	f.Overhead = failures.Overhead(f.Interval)
+	if err != nil {
+		return f, err
+	}
+	f.Interval, f.Write = failures.Interval(), failures.Write
+	slowdown, err := failures.slowdown(f.Interval)
+	if err != nil {
+		return f, err
+	}
+	f.Lost = 1 - 1/slowdown
 	if t.Tokens > 0 {
-		hours := t.Tokens / f.TokensPerS * (1 + f.Overhead) / 3600
+		hours := t.Tokens / f.TokensPerS * slowdown / 3600
 		f.Days, f.Cost = hours/24, hours*devices*t.Price
 		if _, ok := m.Numbers["watts"]; ok {
 			f.KWh = hours * devices * get("watts") * get("host_power") / 1000
@@ -138,7 +150,7 @@ func (m *Machine) Forecast(t Training) (Forecast, error) {
 	slices.Sort(used)
 	for _, name := range slices.Compact(used) {
 		if n, ok := m.Numbers[name]; ok {
-			f.Assumptions = append(f.Assumptions, Origin{name, n.Value, n.Origin(), n.Source()})
+			f.Assumptions = append(f.Assumptions, Origin{name, meaning[name], n.Value, n.Low, n.High, n.Origin(), n.Source()})
 		}
 	}
 	return f, err

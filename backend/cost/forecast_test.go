@@ -31,8 +31,9 @@ func TestForecast(t *testing.T) {
 
 	failures := Failures{MTBF: 1000 * 3600 / 16, Save: 5, Write: 20, Restart: 60}
 	require.Equal(t, failures.Interval(), f.Interval)
-	require.Equal(t, failures.Overhead(f.Interval), f.Overhead)
-	hours := 1e15 / f.TokensPerS / 3600 * (1 + f.Overhead)
+	require.Equal(t, 20.0, f.Write)
+	require.Equal(t, 1-1/failures.Slowdown(f.Interval), f.Lost)
+	hours := 1e15 / f.TokensPerS / 3600 * failures.Slowdown(f.Interval)
 	require.InEpsilon(t, hours/24, f.Days, 1e-12)
 	require.InEpsilon(t, hours*16*3, f.Cost, 1e-12)
 	require.InEpsilon(t, hours*16*0.75, f.KWh, 1e-12)
@@ -42,7 +43,7 @@ func TestForecast(t *testing.T) {
 	for _, o := range f.Assumptions {
 		names[o.Name] = o
 	}
-	require.Equal(t, Origin{"watts", 500, "published", "a test"}, names["watts"])
+	require.Equal(t, Origin{"watts", "power of a device, W", 500, 0, 0, "published", "a test"}, names["watts"])
 	require.Equal(t, "assumed", names["bf16_peak"].Source)
 	require.NotContains(t, names, "link", "the step has no collective")
 
@@ -51,6 +52,9 @@ func TestForecast(t *testing.T) {
 	f, err = m.Forecast(training)
 	require.NoError(t, err)
 	require.Zero(t, f.Days)
+	m.Numbers["mtbf"] = Number{Value: 0.01, Assumed: "a test"}
+	_, err = m.Forecast(training)
+	require.ErrorContains(t, err, "hardly progresses")
 	delete(m.Numbers, "mtbf")
 	_, err = m.Forecast(training)
 	require.ErrorIs(t, err, ErrNoData)

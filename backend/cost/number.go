@@ -37,7 +37,8 @@ func (n Number) Origin() string {
 // Source returns where the figure is from.
 func (n Number) Source() string { return cmp.Or(n.Measured, n.Published, n.Assumed) }
 
-func (n Number) check() error {
+// check returns an error for a number without one source, or beyond what its name allows.
+func (n Number) check(name string) error {
 	given := 0
 	for _, source := range []string{n.Measured, n.Published, n.Assumed} {
 		if source != "" {
@@ -47,12 +48,24 @@ func (n Number) check() error {
 	switch {
 	case given != 1:
 		return errors.New("give its source, by one of measured, published and assumed")
-	case !(n.Value >= 0 && n.Value < 1e18):
-		return fmt.Errorf("value %v is not a number from 0 to 1e18", n.Value)
-	case (n.Low != 0 || n.High != 0) && !(0 < n.Low && n.Low <= n.Value && n.Value <= n.High && n.High < 1e18):
-		return fmt.Errorf("the range %v to %v does not contain the value %v", n.Low, n.High, n.Value)
+	case !(n.Value >= 0 && n.Value <= limit(name)):
+		return fmt.Errorf("value %v: expected 0 to %v: %s", n.Value, limit(name), meaning[name])
+	case (n.Low != 0 || n.High != 0) && !(0 < n.Low && n.Low <= n.Value && n.Value <= n.High && n.High <= limit(name)):
+		return fmt.Errorf("range %v to %v: expected one from above 0 to at most %v that contains the value %v", n.Low, n.High, limit(name), n.Value)
 	}
 	return nil
+}
+
+// limit returns the largest value of a number: 1 for shares, and 10^6 for peaks, which are in units
+// of 10^12, so that a percentage or a plain FLOP/s is an error.
+func limit(name string) float64 {
+	switch {
+	case strings.HasSuffix(name, "_share"), strings.HasPrefix(name, "attention_"), name == "hidden":
+		return 1
+	case strings.HasSuffix(name, "_peak"), name == "bandwidth":
+		return 1e6
+	}
+	return 1e18
 }
 
 // Numbers are figures by name. [Names] explains the names.
@@ -104,8 +117,8 @@ func assumption(text string) (name string, value float64, err error) {
 			spelling.DidYouMean(name, slices.Collect(maps.Keys(meaning))), strings.Join(slices.Sorted(maps.Keys(meaning)), ", "))
 	}
 	value, err = strconv.ParseFloat(number, 64)
-	if !ok || err != nil || !(value >= 0 && value < 1e18) {
-		return "", 0, fmt.Errorf("%q: expected %s=VALUE, a number from 0 on: %s", text, name, meaning[name])
+	if !ok || err != nil || !(value >= 0 && value <= limit(name)) {
+		return "", 0, fmt.Errorf("%q: expected %s=VALUE, a number from 0 to %v: %s", text, name, limit(name), meaning[name])
 	}
 	return name, value, nil
 }

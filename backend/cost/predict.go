@@ -33,6 +33,9 @@ type Prediction struct {
 	// Residual is the relative error of the calibration's curves, the time of each op weighing
 	// its own; 0 without a calibration.
 	Residual float64
+	// Extended is the share of Step in ops that take less than half the time of the shortest op
+	// that the calibration measured; 0 without a calibration.
+	Extended float64
 	// Unmeasured lists the keys of ops, sorted, whose curve the calibration lacks; empty
 	// without a calibration.
 	Unmeasured []string
@@ -62,6 +65,9 @@ func (m *Machine) Predict(s *Step) (Prediction, error) {
 			w := &pass.work[i]
 			t, bound := r.time(w)
 			r.residual += pass.times * t * r.rms
+			if r.small {
+				r.extended += pass.times * t
+			}
 			switch {
 			case w.comm || w.class == Communication:
 				p.Wire += pass.times * t
@@ -90,7 +96,7 @@ func (m *Machine) Predict(s *Step) (Prediction, error) {
 		p.Classes[i].Share = p.Classes[i].Seconds / p.Step
 	}
 	if p.Step > 0 {
-		p.Residual = r.residual / p.Step
+		p.Residual, p.Extended = r.residual/p.Step, r.extended/p.Step
 	}
 	p.Used, p.Unmeasured = r.names(), slices.Sorted(maps.Keys(r.unmeasured))
 	return p, nil

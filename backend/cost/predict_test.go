@@ -254,10 +254,12 @@ func TestMissingNumbers(t *testing.T) {
 	delete(m.Numbers, "fp8_share")
 	_, err := m.Predict(r.step(t))
 	require.ErrorIs(t, err, ErrNoData)
-	require.EqualError(t, err, "no data for fp8_share of gpu (share of fp8_peak that large GEMMs reach): measure it there by octet bench --calibrate, or give a value by --assume fp8_share=VALUE")
+	require.EqualError(t, err, "no data for fp8_share of gpu (share of fp8_peak that large GEMMs reach): measure it there by octet bench step --calibrate FILE, or give a value by --assume fp8_share=VALUE")
 	require.NoError(t, m.Assume("fp8_share=0.5"))
-	require.InDelta(t, 2*64*64*64/100e12, 0, 1)
-	predict(t, m, r.step(t))
+	slow := predict(t, m, r.step(t)).Step
+	require.NoError(t, m.Assume("fp8_share=1", "bandwidth=1000"))
+	require.InEpsilon(t, 2*64*64*64/200e12, predict(t, m, r.step(t)).Step, 1e-9)
+	require.Greater(t, slow, 2*64*64*64/200e12)
 
 	r = record()
 	r.gemm(fp8.BF16, 64, 64, 64)

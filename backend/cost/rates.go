@@ -14,7 +14,9 @@ type rates struct {
 	unmeasured map[string]bool    // keys without a curve
 	rms        float64            // of the last op's curve; 0 without one
 	residual   float64            // seconds that the ops may be off, by the rms of their curves
-	op         string             // key of the op that the calibration lacks; "" without a calibration
+	small      bool               // the last op is far below the samples of its curve
+	extended   float64            // seconds of such ops
+	op         string             // key of the last op if the calibration lacks it, else ""
 	err        error              // the first number without a source
 }
 
@@ -48,28 +50,43 @@ func (e *MissingError) Error() string {
 	if e.Op != "" {
 		return fmt.Sprintf("the calibration has no curve of %q: calibrate with a recipe that has such ops, or give a value by --assume %s=VALUE (%s)", e.Op, e.Name, meaning[e.Name])
 	}
-	return fmt.Sprintf("no data for %s of %s (%s): measure it there by octet bench --calibrate, or give a value by --assume %s=VALUE",
-		e.Name, e.Device, meaning[e.Name], e.Name)
+	measure := "octet bench step"
+	switch e.Name {
+	case "link", "nic", "latency", "wire_share":
+		measure = "octet bench collectives"
+	case "watts", "host_power", "mtbf", "restart", "snapshot_rate", "checkpoint_rate", "ranks":
+		measure = ""
+	}
+	if measure != "" {
+		measure = fmt.Sprintf("measure it there by %s --calibrate FILE, or ", measure)
+	}
+	return fmt.Sprintf("no data for %s of %s (%s): %sgive a value by --assume %s=VALUE", e.Name, e.Device, meaning[e.Name], measure, e.Name)
 }
 
 // Unwrap returns ErrNoData.
 func (e *MissingError) Unwrap() error { return ErrNoData }
 
+// farBelow is the ratio of an op's time to the shortest sample's below which a curve is no longer
+// trusted: the overhead of an op and its work in caches are then hardly in the samples.
+const farBelow = 2
+
 // time returns the seconds of an op and what limits it. A measured curve goes before the roofline.
 func (r *rates) time(w *work) (float64, Bound) {
-	r.rms = 0
+	r.rms, r.small, r.op = 0, false, ""
 	if w.class == Communication {
 		return r.collective(w)
 	}
 	if c := r.m.Calibration; c != nil {
 		curve, measured, ok := c.curve(w.key)
-		if r.op = w.key; !measured {
+		if !measured {
 			r.unmeasured[w.key] = true
 		}
 		if ok {
-			r.rms = curve.RMS
-			return curve.time(w.flops, w.bytes)
+			t, bound := curve.time(w.flops, w.bytes)
+			r.rms, r.small = curve.RMS, t < curve.Smallest*1e-6/farBelow
+			return t, bound
 		}
+		r.op = w.key
 	}
 	memory := w.bytes / (r.get("bandwidth") * 1e12 * r.get("copy_share"))
 	t, bound := memory, ByBytes

@@ -61,6 +61,7 @@ type Bench struct {
 	meter  backend.Meter   // nil if it has none
 	// samples are what was measured, for Extend, by the name of the bench.
 	samples map[string][]cost.Sample
+	steps   []measuredStep
 }
 
 // Open finds the backend and opens its meter. Its errors are those of the user's input.

@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
+	"runtime"
+	"strings"
 	"time"
 
 	"octet/backend"
 	"octet/backend/cost"
+	"octet/internal/disk"
 	"octet/internal/hostmem"
 	"octet/train"
 )
@@ -62,8 +66,12 @@ func (b *Bench) CalibrateStep(ctx context.Context, c train.Config) (err error) {
 			return r.Elapsed.Seconds(), err
 		}
 	}
-	if _, err := interleave(b.o.Seconds*float64(len(bursts)), bursts...); err != nil {
+	samples, err := interleave(b.o.Seconds*float64(len(bursts)), bursts...)
+	if err != nil {
 		return err
+	}
+	for i, c := range configs {
+		b.steps = append(b.steps, measuredStep{c, median(samples[i])})
 	}
 	for _, p := range profiles {
 		for n, times := range p.Times() {
@@ -85,17 +93,63 @@ func (b *Bench) sample(bench string, s cost.Sample) {
 	b.samples[bench] = append(b.samples[bench], s)
 }
 
+// measuredStep is a step that CalibrateStep measured, in seconds.
+type measuredStep struct {
+	config train.Config
+	median float64
+}
+
+// Worst compares the steps that CalibrateStep measured with those that a calibration predicts. It
+// returns the comparison that is furthest off; ok is false if no step was measured.
+func (b *Bench) Worst(c *cost.Calibration) (w Comparison, ok bool, err error) {
+	m := cost.Devices().Local(c)
+	for _, s := range b.steps {
+		s.config.Train.HealthEvery = 0 // the median is that of steps alone
+		job, lowered, _, err := train.LargestJob(s.config, b.spec)
+		if err != nil {
+			return w, false, err
+		}
+		p, err := m.Predict(cost.NewStep(job.Runs(lowered)...))
+		if err != nil {
+			return w, false, err
+		}
+		x := Comparison{s.config, p.Step, s.median}
+		if !ok || math.Abs(math.Log(x.Predicted/x.Measured)) > math.Abs(math.Log(w.Predicted/w.Measured)) {
+			w, ok = x, true
+		}
+	}
+	return w, ok, nil
+}
+
+// Comparison is a step as predicted and as measured, in seconds.
+type Comparison struct {
+	Config              train.Config
+	Predicted, Measured float64
+}
+
 // OpenCalibration returns the calibration in a file, to which measurements of a device can be
 // added. A file that does not exist is an empty calibration; one of another device is an error.
-func OpenCalibration(path string, s backend.Spec) (*cost.Calibration, error) {
+// backendName is what the device was opened by.
+func OpenCalibration(path, backendName string, s backend.Spec) (*cost.Calibration, error) {
+	if err := disk.CheckFile(path); err != nil {
+		return nil, err
+	}
+	name := s.Backend
+	if _, device, _ := strings.Cut(backendName, ":"); device != "" {
+		name += ":" + device
+	}
 	c, err := cost.ReadCalibration(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &cost.Calibration{Backend: s.Backend, Device: s.Device, Threads: s.Threads}, nil
+		c = &cost.Calibration{Backend: name, Device: s.Device, Threads: s.Threads}
+		if s.Threads > 0 {
+			c.Processors = runtime.NumCPU()
+		}
+		return c, nil
 	case err != nil:
 		return nil, err
-	case c.Backend != s.Backend || c.Device != s.Device:
-		return nil, fmt.Errorf("%s is of backend %s, %s; this is backend %s, %s: name another file", path, c.Backend, c.Device, s.Backend, s.Device)
+	case c.Backend != name || c.Device != s.Device:
+		return nil, fmt.Errorf("%s is of backend %s, %s; this is backend %s, %s: name another file, or run all of them with the same --backend and --threads", path, c.Backend, c.Device, name, s.Device)
 	}
 	return c, nil
 }

@@ -9,6 +9,7 @@ import (
 	"octet/backend"
 	"octet/backend/world"
 	"octet/internal/bench"
+	"octet/internal/disk"
 	"octet/run"
 	"octet/train"
 )
@@ -33,6 +34,9 @@ func (c benchCollectivesCmd) Run(ctx context.Context, t *terminal) (err error) {
 	sizes, err := parseAll(c.Sizes, bench.ParseBytes, bench.CollectiveSizes)
 	if err == nil {
 		err = c.check()
+	}
+	if err == nil && c.Calibrate != "" {
+		err = disk.CheckFile(c.Calibrate)
 	}
 	if err != nil {
 		return badInput(err)
@@ -108,7 +112,7 @@ func (c benchCollectivesCmd) measure(ctx context.Context, m *member, groups []*w
 	if err != nil || c.Calibrate == "" || m.place.Rank > 0 {
 		return err
 	}
-	file, err := bench.OpenCalibration(c.Calibrate, links.Spec)
+	file, err := bench.OpenCalibration(c.Calibrate, c.Backend, links.Spec)
 	if err != nil {
 		return badInput(err)
 	}

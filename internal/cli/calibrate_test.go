@@ -2,8 +2,10 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +23,7 @@ func TestCalibrate(t *testing.T) {
 	step := append([]string{"bench", "step", "--recipe", "bf16,fp8-smooth", "--seconds", "0", "--threads", "1", "train.health_every=1", "--calibrate", file}, small...)
 	_, stderr := succeed(t, step...)
 	require.Regexp(t, `cpu\.toml: curves of \d+ kinds of ops, off the measured times by [\d.]+ % rms`, stderr)
+	require.Regexp(t, `of the measured steps, the prediction of (bf16|fp8-smooth), \d × \d+ tokens, is furthest off: .* m?s, measured .* m?s, [+-]\d+\.\d %`, stderr)
 	first, err := cost.ReadCalibration(file)
 	require.NoError(t, err)
 	require.Equal(t, "emu", first.Backend)
@@ -44,7 +47,8 @@ func TestCalibrate(t *testing.T) {
 		require.Positive(t, p.Step)
 	}
 
-	for _, ranks := range []string{"1", "2"} {
+	require.Equal(t, runtime.NumCPU(), first.Processors)
+	for _, ranks := range []string{"1", "2"}[:min(2, first.Processors)] {
 		args := append([]string{"plan", "--json", "--calibration", file, "--tokens", "1M", "--assume", "link=5", "train.ranks=" + ranks, "train.health_every=1"}, small...)
 		text, _ := succeed(t, append(args, "--recipe", "fp8-smooth")...)
 		var plan planned
@@ -53,7 +57,19 @@ func TestCalibrate(t *testing.T) {
 		require.Equal(t, "emu:"+ranks+"x1", x.Cluster)
 		require.Positive(t, x.StepSeconds)
 		require.Less(t, x.Band[0], x.StepSeconds, "curves have errors")
-		require.InDelta(t, 1e6/x.TokensPerS*(1+x.Overhead)/86400, x.Days, 1e-9)
+		require.InDelta(t, 1e6/x.TokensPerS/(1-x.Lost)/86400, x.Days, 1e-9)
+	}
+	for _, x := range []struct {
+		want string
+		args []string
+	}{
+		{"was measured on backend emu: omit --backend", []string{"--backend", "emu:h100"}},
+		{"calibrate with --threads 1, or predict one rank", []string{fmt.Sprint("train.ranks=", first.Processors+1)}},
+		{"measure it there by octet bench collectives --calibrate FILE", []string{"train.ranks=2"}},
+	} {
+		status, _, stderr := octet(slices.Concat([]string{"plan", "--calibration", file}, small, x.args)...)
+		require.Equal(t, 2, status)
+		require.Contains(t, strings.ReplaceAll(stderr, "\n", " "), x.want)
 	}
 	status, _, stderr := octet(append([]string{"plan", "--calibration", file, "--recipe", "mxfp8"}, small...)...)
 	require.Equal(t, 2, status)
@@ -100,13 +116,16 @@ func TestCalibrateRefuses(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	other := write("other.toml", "backend = \"emu\"\ndevice = \"3 threads, NEON\"\n")
+	other := write("other.toml", "backend = \"emu\"\ndevice = \"3 threads, NEON\"\nthreads = 3\nprocessors = 4\n")
 	for _, x := range []struct {
 		want string
 		args []string
 	}{
 		{"other.toml is of backend emu, 3 threads, NEON; this is backend emu, ", []string{"gemm", "16x16x16", "--seconds", "0", "--calibrate", other}},
 		{"other.toml is of backend emu, 3 threads, NEON; this is backend emu, ", append([]string{"step", "--seconds", "0", "--calibrate", other}, small...)},
+		{"threads is 3 and processors 2", []string{"gemm", "16x16x16", "--seconds", "0", "--calibrate", write("many.toml", "backend = \"emu\"\ndevice = \"a\"\nthreads = 3\nprocessors = 2\n")}},
+		{"the folder " + filepath.Join(dir, "none") + " does not exist", []string{"gemm", "16x16x16", "--seconds", "0", "--calibrate", filepath.Join(dir, "none", "new.toml")}},
+		{"is a folder: name a file", []string{"collectives", "--backend", "emu", "--ranks", "2", "--calibrate", dir}},
 		{"unknown key speed", []string{"gemm", "16x16x16", "--seconds", "0", "--calibrate", write("bad.toml", "speed = 3")}},
 		{"calibrate with train.ranks = 1", append([]string{"step", "--seconds", "0", "train.ranks=2", "--calibrate", filepath.Join(dir, "new.toml")}, small...)},
 		{"--ranks 1: expected 2 to", []string{"collectives", "--backend", "emu", "--ranks", "1"}},

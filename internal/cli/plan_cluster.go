@@ -14,6 +14,7 @@ import (
 	"octet/backend"
 	"octet/backend/cost"
 	"octet/internal/config"
+	"octet/internal/disk"
 	"octet/train"
 )
 
@@ -29,8 +30,8 @@ type clusterFlags struct {
 	MTBF           config.Once `name:"mtbf" placeholder:"T" help:"Mean time between failures of one device, such as 50000h (number mtbf)."`
 	CheckpointRate config.Once `placeholder:"R" help:"Rate at which a checkpoint is written, such as 2GB/s (number checkpoint_rate)."`
 	Assume         []string    `placeholder:"NAME=VALUE" sep:"none" help:"Another value of one of the numbers that the output lists; may be repeated."`
-	Sweep          config.Once `placeholder:"A..B" help:"Also predict clusters of A to B devices, each with the same tokens a step."`
-	Plot           string      `placeholder:"FILE" help:"Draw the time by class, and the speed of --sweep, to an SVG file."`
+	Sweep          config.Once `placeholder:"A..B" help:"Also predict clusters of A to B devices, with the same tokens for each device."`
+	Plot           config.Once `placeholder:"FILE" help:"Draw the time by class, and the speed of --sweep, to an SVG file."`
 }
 
 // refuseWithoutCluster returns an error for a flag that has no effect without --cluster, or without
@@ -52,7 +53,7 @@ func (f clusterFlags) refuseWithoutCluster(recipes config.Once) error {
 		{"mtbf", f.MTBF.Given, predicts, ", or --calibration"},
 		{"checkpoint-rate", f.CheckpointRate.Given, predicts, ", or --calibration"},
 		{"assume", f.Assume != nil, predicts, ", or --calibration"},
-		{"plot", f.Plot != "", predicts, ", or --calibration"},
+		{"plot", f.Plot.Given, predicts, ", or --calibration"},
 	} {
 		if flag.given && !flag.met {
 			return fmt.Errorf("--%s needs --cluster, such as --cluster h100:8x32%s", flag.name, flag.needs)
@@ -72,6 +73,8 @@ type prediction struct {
 	Need     int64    `json:"memory_needed_bytes"`
 	Capacity int64    `json:"memory_capacity_bytes"`
 	Save     int64    `json:"checkpoint_bytes"`
+	Tokens   float64  `json:"tokens,omitempty"` // of the whole run
+	Steps    int64    `json:"steps,omitempty"`
 	Notes    []string `json:"notes,omitempty"`
 	cost.Forecast
 	Sweep []sweepPoint `json:"sweep,omitempty"`
@@ -99,8 +102,13 @@ func (c planCmd) newPredictor() (p *predictor, cluster cost.Cluster, err error) 
 			return nil, cluster, fmt.Errorf("--cluster: %w", err)
 		}
 	}
-	if ext := filepath.Ext(c.Plot); c.Plot != "" && ext != ".svg" {
-		return nil, cluster, fmt.Errorf("--plot %s: the picture is an SVG file: give a name that ends in .svg, not %q", c.Plot, ext)
+	if c.Plot.Given {
+		if ext := filepath.Ext(c.Plot.Value); ext != ".svg" {
+			return nil, cluster, fmt.Errorf("--plot %q: the picture is an SVG file: give a name that ends in .svg", c.Plot.Value)
+		}
+		if err := disk.CheckFile(c.Plot.Value); err != nil {
+			return nil, cluster, fmt.Errorf("--plot: %w", err)
+		}
 	}
 	if c.Devices != "" {
 		if p.table, err = withDevices(p.table, c.Devices); err != nil {
@@ -114,12 +122,12 @@ func (c planCmd) newPredictor() (p *predictor, cluster cost.Cluster, err error) 
 		p.notes = append(p.notes, fmt.Sprintf("ops have the times that %s gives, where it gives any", c.Calibration))
 		if !c.Cluster.Given {
 			p.local = true
-			cluster = cost.Cluster{Device: p.calibration.Backend, PerNode: 1, Nodes: 1}
-			ranks, err := c.ranks()
-			if err != nil {
+			if cluster, err = c.localCluster(p.calibration); err != nil {
 				return nil, cluster, err
 			}
-			cluster.PerNode = ranks
+			if p.calibration.Threads > 0 && cluster.PerNode > 1 {
+				p.notes = append(p.notes, "the ranks share the memory bandwidth of their machine, and the calibration was of one rank alone")
+			}
 		}
 	}
 	m, err := p.machine(cluster)
@@ -132,6 +140,9 @@ func (c planCmd) newPredictor() (p *predictor, cluster cost.Cluster, err error) 
 	}
 	if err := p.run.checkRanks(m); err != nil {
 		return nil, cluster, err
+	}
+	if m.PerNode > m.NodeSize && m.NodeSize > 0 {
+		p.notes = append(p.notes, fmt.Sprintf("a node of %s has up to %d devices, and %s puts %d into one: link connects them all", m.Title, m.NodeSize, cluster, m.PerNode))
 	}
 	name := cmp.Or(c.Backend, m.Backend)
 	if name == "" {
@@ -253,7 +264,7 @@ func (p *predictor) forecast(m cost.Machine, x rankPlan) (cost.Forecast, error) 
 			return f, fmt.Errorf("the number %s is 0 (%s: %s), and no step ends then: give a value above 0", n.Name, n.Source, n.From)
 		}
 	}
-	for _, v := range []float64{f.StepSeconds, f.TokensPerS, f.Band[1], f.MFU, f.Overhead, f.Interval, f.Days, f.Cost, f.KWh, f.CO2} {
+	for _, v := range []float64{f.StepSeconds, f.TokensPerS, f.Band[1], f.MFU, f.Interval, f.Days, f.Cost, f.KWh, f.CO2} {
 		if v < 0 || v > 1e18 || math.IsNaN(v) {
 			return f, fmt.Errorf("the numbers give a step of %.3g s and times beyond all measure: check those of --assume and --devices", f.StepSeconds)
 		}
@@ -296,10 +307,36 @@ func (p *predictor) predictOn(cfg train.Config, c cost.Cluster) (*predicted, err
 	r.Prediction = &prediction{
 		Cluster: c.String(), Title: m.Title, Fits: true, Need: x.need, Capacity: capacity, Save: x.job.CheckpointBytes(), Notes: slices.Clone(p.notes), Forecast: f,
 	}
+	if p.run.tokens > 0 {
+		r.Prediction.Tokens, r.Prediction.Steps = p.run.tokens, int64(math.Ceil(p.run.tokens/float64(x.job.TokensPerStep())))
+	}
+	if f.Extended > 0.1 {
+		r.Prediction.Notes = append(r.Prediction.Notes, fmt.Sprintf("%.0f %% of the step of %s is in ops of less than half the time of the shortest that was measured: calibrate on a configuration of this size", 100*f.Extended, r.Recipe))
+	}
+	if f.Write == f.Interval {
+		r.Prediction.Notes = append(r.Prediction.Notes, fmt.Sprintf("checkpoints of %s follow each other, since writing one takes %s: a higher checkpoint_rate loses less to failures", r.Recipe, duration(f.Write)))
+	}
+	if _, ok := m.Numbers["watts"]; !ok && p.run.tokens > 0 {
+		r.Prediction.Notes = append(r.Prediction.Notes, fmt.Sprintf("no power of %s is known, so there is no energy: give it by --assume watts=W", cmp.Or(m.Title, m.Device)))
+	}
 	if len(r.Schedule) > 0 {
 		r.Prediction.Notes = append(r.Prediction.Notes, fmt.Sprintf("of the schedule's recipes, %s is predicted, which needs the most memory", r.Recipe))
 	}
 	return r, nil
+}
+
+// noteUnusedAssumptions adds a note to the first plan for each number of --assume and its like that
+// no plan depends on.
+func (p *predictor) noteUnusedAssumptions(list []*predicted) {
+	for _, text := range p.run.assume {
+		name, _, _ := strings.Cut(text, "=")
+		used := slices.ContainsFunc(list, func(r *predicted) bool {
+			return slices.ContainsFunc(r.Prediction.Assumptions, func(o cost.Origin) bool { return o.Name == name })
+		})
+		if !used {
+			list[0].Prediction.Notes = append(list[0].Prediction.Notes, fmt.Sprintf("%s has no effect: no prediction here depends on %s", text, name))
+		}
+	}
 }
 
 // predict is plan --cluster.
@@ -326,9 +363,10 @@ func (c planCmd) predict(t *terminal) error {
 		}
 		list = append(list, r)
 	}
-	if c.Plot != "" {
-		if err := writePlot(c.Plot, list); err != nil {
-			return err
+	p.noteUnusedAssumptions(list)
+	if c.Plot.Given {
+		if err := writePlot(c.Plot.Value, list); err != nil {
+			return badInput(fmt.Errorf("--plot: %w", err))
 		}
 	}
 	if !c.JSON {
@@ -344,6 +382,18 @@ func (c planCmd) predict(t *terminal) error {
 		plans[i] = r.planned
 	}
 	return e.Encode(plans)
+}
+
+// localCluster returns the ranks of the configuration on the device of a calibration.
+func (c planCmd) localCluster(x *cost.Calibration) (cluster cost.Cluster, err error) {
+	if c.Backend != "" && c.Backend != x.Backend {
+		return cluster, fmt.Errorf("--backend %s: %s was measured on backend %s: omit --backend, or calibrate the other backend", c.Backend, c.Calibration, x.Backend)
+	}
+	ranks, err := c.ranks()
+	if ranks > 1 && ranks*x.Threads > x.Processors {
+		err = fmt.Errorf("train.ranks = %d: the calibration is of a rank with %d of %d processors: calibrate with --threads %d, or predict one rank", ranks, x.Threads, x.Processors, max(1, x.Processors/ranks))
+	}
+	return cost.Cluster{Device: x.Backend, PerNode: ranks, Nodes: 1}, err
 }
 
 // ranks returns train.ranks of the configuration.
@@ -367,6 +417,7 @@ func (c planCmd) clusterConfigs(cluster cost.Cluster) (list []train.Config, err 
 	if c.Recipe.Given {
 		recipes = nil
 		for name := range strings.SplitSeq(c.Recipe.Value, ",") {
+			name = strings.TrimSpace(name)
 			one := config.Once{Value: name, Given: true}
 			if slices.Contains(recipes, one) {
 				return nil, fmt.Errorf("--recipe names %q twice", name)

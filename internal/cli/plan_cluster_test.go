@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -75,15 +76,15 @@ func TestPlanClusterJSON(t *testing.T) {
 		sum += c.Share
 	}
 	require.InDelta(t, 1, sum, 1e-9)
-	require.InEpsilon(t, 300e6/x.TokensPerS*(1+x.Overhead)/86400, x.Days, 1e-9)
+	require.InEpsilon(t, 300e6/x.TokensPerS/(1-x.Lost)/86400, x.Days, 1e-9)
 	require.InEpsilon(t, x.Days*24*4*0.5, x.Cost, 1e-9)
 	require.InEpsilon(t, x.Days*24*4*5*1.5/1000, x.KWh, 1e-9)
 	require.InEpsilon(t, x.KWh*0.4, x.CO2, 1e-9)
 	failures := cost.Failures{MTBF: 500 * 3600 / 4, Restart: 600, Save: float64(p.Memory.Snapshot) / 10e9, Write: float64(x.Save) / 20e6}
 	require.InEpsilon(t, failures.Interval(), x.Interval, 1e-9)
-	require.InEpsilon(t, failures.Overhead(x.Interval), x.Overhead, 1e-9)
-	require.Contains(t, x.Assumptions, cost.Origin{Name: "mtbf", Value: 500, Source: "assumed", From: "given on the command line"})
-	require.Contains(t, x.Assumptions, cost.Origin{Name: "memory", Value: 1, Source: "published", From: "a test"})
+	require.InEpsilon(t, 1-1/failures.Slowdown(x.Interval), x.Lost, 1e-9)
+	require.Contains(t, x.Assumptions, cost.Origin{Name: "mtbf", Meaning: cost.Names()["mtbf"], Value: 500, Source: "assumed", From: "given on the command line"})
+	require.Contains(t, x.Assumptions, cost.Origin{Name: "memory", Meaning: cost.Names()["memory"], Value: 1, Source: "published", From: "a test"})
 	require.Empty(t, x.Sweep)
 
 	text, _ := succeed(t, onToys("toy", "--recipe", "bf16,fp8-smooth", "--json")...)
@@ -106,13 +107,25 @@ func TestPlanClusterOptions(t *testing.T) {
 	require.Less(t, fast.WireSeconds, slow.WireSeconds/2)
 	require.Equal(t, "emu", predictionOf(t, onToys("toy", "--backend", "emu:gaudi2")...).Backend)
 	p := predictionOf(t, onToys("bare", "--recipe", "bf16", "--backend", "cuda:sm_90", "--assume", "memory=2", "--tokens", "1G", "--grid", "1")...)
-	require.Equal(t, []string{"it is made up: the programs are those of backend cuda:sm_90"}, p.Prediction.Notes)
+	require.Equal(t, []string{
+		"it is made up: the programs are those of backend cuda:sm_90",
+		"no power of bare is known, so there is no energy: give it by --assume watts=W",
+	}, p.Prediction.Notes)
 	require.Zero(t, p.Prediction.KWh, "no source tells the device's power")
 
 	// The ranks of a node share its processors.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(5))
 	text, _ := succeed(t, onToys("toy:2x2", "--backend", "emu", "--json")...)
 	require.Contains(t, text, "scratch of 2 threads")
+
+	// Numbers that nothing depends on, and nodes larger than those sold, get a note.
+	p = predictionOf(t, onToys("toy", "--recipe", "bf16", "--assume", "int8_peak=5", "--assume", "rest=2")...)
+	require.Equal(t, []string{"int8_peak=5 has no effect: no prediction here depends on int8_peak"}, p.Prediction.Notes)
+	p = predictionOf(t, "plan", "--json", "--cluster", "h100:16", "--model", "tiny", "--checkpoint-rate", "1kB/s", "--tokens", "2e12")
+	require.Contains(t, p.Prediction.Notes, "a node of H100 SXM has up to 8 devices, and h100:16x1 puts 16 into one: link connects them all")
+	require.Contains(t, strings.Join(p.Prediction.Notes, "\n"), "follow each other, since writing one takes")
+	require.Equal(t, p.Prediction.Write, p.Prediction.Interval)
+	require.EqualValues(t, math.Ceil(2e12/float64(p.TokensPerStep)), p.Prediction.Steps)
 
 	file := filepath.Join(t.TempDir(), "my.toml")
 	require.NoError(t, os.WriteFile(file, []byte("recipe = \"fp8-delayed\"\n[train]\nranks = 4\n"), 0o600))
@@ -172,14 +185,14 @@ func TestPlanClusterRefusals(t *testing.T) {
 		{"the number mtbf is given twice, by --mtbf 5h and by --assume mtbf=5", toy("--mtbf", "5h", "--assume", "mtbf=5")},
 		{"given twice, as 1M and as 2M", toy("--tokens", "1M", "--tokens", "2M")},
 		{`"bandwith" is not a number of a machine; did you mean bandwidth? (known: attention_backward, `, toy("--assume", "bandwith=1")},
-		{"expected rest=VALUE, a number from 0 on: time of attention", toy("--assume", "rest=-1")},
+		{"expected rest=VALUE, a number from 0 to 1e+18: time of attention", toy("--assume", "rest=-1")},
 		{"the number bandwidth is 0 (assumed: given on the command line)", toy("--assume", "bandwidth=0")},
 		{"check those of --assume and --devices", toy("--assume", "bandwidth=1e-200")},
 		{`--sweep "8..1"`, toy("--sweep", "8..1")},
 		{`--sweep "0..8"`, toy("--sweep", "0..8")},
 		{"--sweep: 7 devices are no full nodes of 2: end it at 6 or 8", toy("--sweep", "1..7")},
-		{"--plot a.png: the picture is an SVG file", toy("--plot", "a.png")},
-		{"no such file or directory", toy("--plot", filepath.Join(dir, "none", "a.svg"))},
+		{"--plot \"a.png\": the picture is an SVG file", toy("--plot", "a.png")},
+		{"does not exist: make it", toy("--plot", filepath.Join(dir, "none", "a.svg"))},
 		{"--devices: open none.toml", []string{"--devices", "none.toml", "--cluster", "h100"}},
 		{"--devices: " + unsourced + ": device.x.number.bandwidth: give its source", []string{"--devices", unsourced, "--cluster", "x"}},
 		{"--devices: " + unlinked + `: device.x: unknown network "shrt"`, []string{"--devices", unlinked, "--cluster", "x"}},
@@ -193,7 +206,7 @@ func TestPlanClusterRefusals(t *testing.T) {
 		{"--sweep 1..66 needs 66 ranks, one for each device, and a run has at most 64: use 1..64, or predict it anyway", toy("--sweep", "1..66")},
 		{"the number ranks is 0", toy("--assume", "ranks=0")},
 		{"--cluster bare: it is made up: give --backend", onToys("bare")[1:]},
-		{"no data for memory of bare (memory of a device, GiB): measure it there by octet bench --calibrate, or give a value by --assume memory=VALUE", onToys("bare", "--backend", "cuda:sm_90")[1:]},
+		{"no data for memory of bare (memory of a device, GiB): measure it there by octet bench step --calibrate FILE, or give a value by --assume memory=VALUE", onToys("bare", "--backend", "cuda:sm_90")[1:]},
 		{"no data for fp8_peak of bare ", onToys("bare", "--backend", "cuda:sm_90", "--assume", "memory=9")[1:]},
 		{"no data for link of bare ", onToys("bare:2", "--recipe", "bf16", "--backend", "cuda:sm_90", "--assume", "memory=9")[1:]},
 		{"unsupported by backend cuda", toy("--recipe", "mxfp8")},
@@ -246,9 +259,12 @@ func TestPlanClusterMemory(t *testing.T) {
 
 	var c train.Config
 	c.Train.Ranks, c.Train.Recompute = 1, "block"
-	require.Empty(t, savings(c, 0))
+	require.Empty(t, savings(c, 1))
+	require.Equal(t, []int{1, 2, 4, 12}, splits(12))
+	require.Equal(t, []int{1, 3}, splits(3))
+	require.Equal(t, []int{1}, splits(1))
 	c.Train.MicroBatch, c.Train.Accumulate = 12, 3
-	changed, settings := savings(c, 2)[0].of(c)
+	changed, settings := savings(c, 4)[0].of(c)
 	require.Equal(t, "train.micro_batch=3 train.accumulate=12", settings)
 	require.Equal(t, 3, changed.Train.MicroBatch)
 	require.Equal(t, 12, c.Train.MicroBatch)
@@ -289,7 +305,7 @@ func TestPlanSweep(t *testing.T) {
 	}{
 		{1, 1, 8, []int{1}},
 		{1, 32, 8, []int{1, 2, 4, 8, 16, 32}},
-		{3, 30, 6, []int{4, 6, 12, 24, 30}},
+		{3, 30, 6, []int{3, 4, 6, 12, 24, 30}},
 		{5, 5, 8, []int{5}},
 		{1, 4, 1, []int{1, 2, 4}},
 		{9, 40, 8, []int{16, 32, 40}},

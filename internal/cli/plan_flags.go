@@ -23,7 +23,7 @@ type runFlags struct {
 }
 
 var (
-	tokensForm = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)([kMGBT]?)$`)
+	tokensForm = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?(?:e[0-9]{1,2})?)([kMGBT]?)$`)
 	rateForm   = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)([kMGT]?)B/s$`)
 	sweepForm  = regexp.MustCompile(`^([1-9][0-9]{0,6})\.\.([1-9][0-9]{0,6})$`)
 )
@@ -51,7 +51,7 @@ func (f clusterFlags) parse() (r runFlags, err error) {
 	if f.Tokens.Given {
 		var ok bool
 		if r.tokens, ok = suffixed(tokensForm, f.Tokens.Value); !ok || r.tokens < 1 {
-			return r, fmt.Errorf("--tokens %q: expected a number of tokens with k, M, G, B or T, such as 2T or 1.5T", f.Tokens.Value)
+			return r, fmt.Errorf("--tokens %q: expected a number of tokens with k, M, G, B or T, such as 2T, 1.5T or 2e12", f.Tokens.Value)
 		}
 	}
 	for _, x := range []struct {
@@ -127,22 +127,19 @@ func (f clusterFlags) assumptions() (list []string, err error) {
 	return list, nil
 }
 
-// sweepSizes returns the numbers of devices of a sweep: a part of one node or full nodes, each
-// size twice the one before, and the last.
-func (r runFlags) sweepSizes(perNode int) (list []int) {
-	add := func(n int) {
-		if n >= r.sweepFrom && n <= r.sweepTo {
-			list = append(list, n)
-		}
+// sweepSizes returns the numbers of devices of a sweep: its end, its begin if that is a part of a
+// node or full nodes, and between them parts and full nodes, each twice the one before.
+func (r runFlags) sweepSizes(perNode int) []int {
+	list := []int{r.sweepTo}
+	if r.sweepFrom <= perNode || r.sweepFrom%perNode == 0 {
+		list = append(list, r.sweepFrom)
 	}
-	for n := 1; n < perNode; n *= 2 {
-		add(n)
+	for n := 1; n < perNode && n < r.sweepTo; n *= 2 {
+		list = append(list, n)
 	}
-	for n := perNode; n <= r.sweepTo; n *= 2 {
-		add(n)
+	for n := perNode; n < r.sweepTo; n *= 2 {
+		list = append(list, n)
 	}
-	if !slices.Contains(list, r.sweepTo) {
-		list = append(list, r.sweepTo)
-	}
-	return list
+	slices.Sort(list)
+	return slices.DeleteFunc(slices.Compact(list), func(n int) bool { return n < r.sweepFrom })
 }

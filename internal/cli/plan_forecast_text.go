@@ -28,7 +28,7 @@ func printForecasts(w io.Writer, list []*predicted, p *predictor) error {
 	heading := fmt.Sprintf("predicted, not measured: %s parameters on %s\n", writers.Count(first.Parameters), clusterText(first.machine))
 	heading += fmt.Sprintf("programs of backend %s; %s tokens a step", backendName(first.Backend, first.Device), writers.Count(first.TokensPerStep))
 	if p.run.tokens > 0 {
-		heading += fmt.Sprintf("; %s tokens are %s steps", p.run.tokensText, writers.Count(int64(math.Ceil(p.run.tokens/float64(first.TokensPerStep)))))
+		heading += fmt.Sprintf("; %s tokens: %s", p.run.tokensText, plural(first.Prediction.Steps, "step"))
 	}
 	b.WriteString(writers.Reflow(heading+"\n", columns))
 	for _, r := range list {
@@ -38,11 +38,11 @@ func printForecasts(w io.Writer, list []*predicted, p *predictor) error {
 			}
 		}
 	}
-	columnTables(&b, columnsOf(w), forecastRows(list, p.run), memoryRows(list), classRows(list))
+	columnTables(&b, columns, forecastRows(list, p.run), memoryRows(list), classRows(list))
 	if slices.ContainsFunc(list, func(r *predicted) bool { return r.Prediction.WireSeconds > 0 }) {
 		b.WriteString("\ncommunication is the time for which the device waits; all collectives include\nwhat the device's own work hides\n")
 	}
-	effects(&b, columnsOf(w), list)
+	effects(&b, columns, list)
 	numbersTable(&b, columns, list)
 	doubts(&b, list)
 	if _, err := io.WriteString(w, writers.Reflow(b.String(), columns)); err != nil {
@@ -69,7 +69,7 @@ func clusterText(m cost.Machine) string {
 	case m.Nodes == 1:
 		return fmt.Sprintf("%s %s (one node)", writers.Count(int64(m.Devices())), title)
 	}
-	return fmt.Sprintf("%s %s (%s nodes of %d)", writers.Count(int64(m.Devices())), title, writers.Count(int64(m.Nodes)), m.PerNode)
+	return fmt.Sprintf("%s %s (%s of %d)", writers.Count(int64(m.Devices())), title, plural(int64(m.Nodes), "node"), m.PerNode)
 }
 
 // tableRow is a line of a table that has a column for each recipe.
@@ -78,8 +78,8 @@ type tableRow struct {
 	cells []string
 }
 
-// columnTables prints tables one below the other, with common columns. If they are wider than a
-// number of columns of the terminal, which is 0 for a pipe, it prints several groups.
+// columnTables prints tables one below the other, with common columns. If they are wider than
+// columns, it prints several groups.
 func columnTables(b *strings.Builder, columns int, tables ...[]tableRow) {
 	all := slices.Concat(tables...)
 	label, cell := 20, 12
@@ -91,10 +91,7 @@ func columnTables(b *strings.Builder, columns int, tables ...[]tableRow) {
 	}
 	const between = 2
 	n := len(all[0].cells)
-	perGroup := n
-	if columns > 0 {
-		perGroup = max(1, (columns-label)/(cell+between))
-	}
+	perGroup := max(1, (columns-label)/(cell+between))
 	for from := 0; from < n; from += perGroup {
 		for _, rows := range tables {
 			b.WriteByte('\n')
@@ -150,8 +147,10 @@ func forecastRows(list []*predicted, run runFlags) (rows []tableRow) {
 		})
 	}
 	add("checkpoint", func(r *predicted) string { return writers.Bytes(r.Prediction.Save) })
+	add("  copied by a rank", func(r *predicted) string { return writers.Bytes(r.Memory.Snapshot) })
+	add("  written in", func(r *predicted) string { return duration(r.Prediction.Write) })
 	add("  every", func(r *predicted) string { return duration(r.Prediction.Interval) })
-	add("lost to failures", func(r *predicted) string { return percentage(r.Prediction.Overhead) })
+	add("lost to failures", func(r *predicted) string { return percentage(r.Prediction.Lost) })
 	return rows
 }
 
@@ -353,7 +352,8 @@ func doubts(b *strings.Builder, list []*predicted) {
 		if len(missing) > shown {
 			more = fmt.Sprintf(" and %d more", len(missing)-shown)
 		}
-		fmt.Fprintf(b, "\nnot in the calibration: %d kinds of ops: %s%s\n", len(missing), strings.Join(missing[:min(shown, len(missing))], "; "), more)
+		fmt.Fprintf(b, "\nnot in the calibration, so predicted as the same ops with other formats, or by their roofline: %s of op: %s%s\n",
+			plural(int64(len(missing)), "kind"), strings.Join(missing[:min(shown, len(missing))], "; "), more)
 	}
 }
 

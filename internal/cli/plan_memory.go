@@ -2,6 +2,8 @@ package cli
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"octet/backend/cost"
@@ -11,37 +13,51 @@ import (
 
 // saving is a change of settings that saves memory and keeps the tokens of a step.
 type saving struct {
-	zero      bool   // train.zero_stage=1
+	zero      string // train.zero_stage; empty: unchanged
 	recompute string // train.recompute; empty: unchanged
-	halvings  int    // of train.micro_batch, each of which doubles train.accumulate
+	split     int    // parts of a micro-batch, by which train.accumulate grows
 }
 
 // of returns the changed configuration and the settings that change it.
 func (s saving) of(c train.Config) (changed train.Config, settings string) {
 	var list []string
-	if s.zero {
-		c.Train.ZeroStage = 1
-		list = append(list, "train.zero_stage=1")
+	if s.zero != "" {
+		c.Train.ZeroStage, _ = strconv.Atoi(s.zero) // 0 or 1
+		list = append(list, "train.zero_stage="+s.zero)
 	}
 	if s.recompute != "" {
 		c.Train.Recompute = s.recompute
 		list = append(list, "train.recompute="+s.recompute)
 	}
-	if s.halvings > 0 {
-		c.Train.MicroBatch >>= s.halvings
-		c.Train.Accumulate <<= s.halvings
+	if s.split > 1 {
+		c.Train.MicroBatch /= s.split
+		c.Train.Accumulate *= s.split
 		list = append(list, fmt.Sprintf("train.micro_batch=%d train.accumulate=%d", c.Train.MicroBatch, c.Train.Accumulate))
 	}
 	return c, strings.Join(list, " ")
 }
 
-// savings lists the changes with a number of halvings, single ones first. The last one saves the
-// most.
-func savings(c train.Config, halvings int) (list []saving) {
-	shards := c.Train.Ranks > 1 && c.Train.ZeroStage == 0
-	if shards { // Muon and some states of the optimizer cannot be shared
-		sharded, _ := saving{zero: true}.of(c)
-		shards = sharded.Resolve() == nil
+// splits returns the numbers of parts into which a micro-batch can be split: powers of two, and its
+// sequences one by one.
+func splits(microBatch int) (list []int) {
+	for n := 1; microBatch%n == 0; n *= 2 {
+		list = append(list, n)
+	}
+	if !slices.Contains(list, microBatch) {
+		list = append(list, microBatch)
+	}
+	return list
+}
+
+// savings lists the changes with a split, single ones first.
+func savings(c train.Config, split int) (list []saving) {
+	zero := ""
+	if c.Train.Ranks > 1 {
+		zero = strconv.Itoa(1 - c.Train.ZeroStage)
+		changed, _ := saving{zero: zero}.of(c)
+		if changed.Resolve() != nil { // Muon and some states of the optimizer cannot be shared
+			zero = ""
+		}
 	}
 	recompute := []string{"attention", "block"}
 	switch c.Train.Recompute {
@@ -50,55 +66,56 @@ func savings(c train.Config, halvings int) (list []saving) {
 	case "block":
 		recompute = nil
 	}
-	if halvings > 0 {
-		list = append(list, saving{halvings: halvings})
+	if split > 1 {
+		list = append(list, saving{split: split})
 	}
-	if shards {
-		list = append(list, saving{zero: true, halvings: halvings})
-	}
-	for _, r := range recompute {
-		list = append(list, saving{recompute: r, halvings: halvings})
+	if zero != "" {
+		list = append(list, saving{zero: zero, split: split})
 	}
 	for _, r := range recompute {
-		if shards {
-			list = append(list, saving{zero: true, recompute: r, halvings: halvings})
+		list = append(list, saving{recompute: r, split: split})
+	}
+	for _, r := range recompute {
+		if zero != "" {
+			list = append(list, saving{zero: zero, recompute: r, split: split})
 		}
 	}
 	return list
 }
 
 // tooLarge returns the error for ranks that need more memory than a device has. It names the
-// smallest change of settings with which they fit: the fewest halvings of the micro-batch, then
-// the first of savings.
+// smallest change of settings with which they fit: the fewest parts of the micro-batch, then the
+// first of savings.
 func (p *predictor) tooLarge(c train.Config, m cost.Machine, need, capacity int64) error {
 	text := fmt.Sprintf("one rank of recipe %s needs %s, and %s has %s", c.Recipe, writers.Bytes(need), m.Title, writers.Bytes(capacity))
-	needOf := func(s saving) (need int64, settings string, ok bool) {
-		changed, settings := s.of(c)
-		x, err := p.planOn(changed, m.Cluster)
-		return x.need, settings, err == nil
-	}
-	best := "" // what the largest saving needs
-	for h := 0; c.Train.MicroBatch%(1<<h) == 0; h++ {
-		list := savings(c, h)
-		if len(list) == 0 {
-			continue
-		}
-		least, settings, ok := needOf(list[len(list)-1])
-		if !ok {
-			break
-		}
-		best = fmt.Sprintf("even %s needs %s", settings, writers.Bytes(least))
-		if least > capacity {
-			continue
-		}
-		for _, s := range list {
-			if need, settings, ok := needOf(s); ok && need <= capacity {
-				return fmt.Errorf("%s: set %s, which needs %s", text, settings, writers.Bytes(need))
+	least, best := need, "no setting saves more"
+	// fitting returns the first saving with a split that fits.
+	fitting := func(split int) (set string) {
+		for _, s := range savings(c, split) {
+			changed, settings := s.of(c)
+			x, err := p.planOn(changed, m.Cluster)
+			if err != nil {
+				continue
+			}
+			if x.need <= capacity {
+				return fmt.Sprintf("set %s, which needs %s", settings, writers.Bytes(x.need))
+			}
+			if x.need < least {
+				least, best = x.need, fmt.Sprintf("even %s needs %s", settings, writers.Bytes(x.need))
 			}
 		}
+		return ""
 	}
-	if best == "" {
-		best = "no setting saves more"
+	all := splits(c.Train.MicroBatch)
+	last := len(all) - 1
+	if set := fitting(all[last]); set != "" { // else no smaller split fits
+		for _, split := range all[:last] {
+			if smaller := fitting(split); smaller != "" {
+				set = smaller
+				break
+			}
+		}
+		return fmt.Errorf("%s: %s", text, set)
 	}
 	return fmt.Errorf("%s; %s, and Octet has no tensor or pipeline parallelism, which would split the model: use a smaller model or a larger device (--assume memory=GiB predicts it anyway)", text, best)
 }

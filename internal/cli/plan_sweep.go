@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 	"slices"
 
@@ -25,6 +26,8 @@ type sweepPoint struct {
 	TokensPerS    float64 `json:"tokens_per_s,omitempty"`
 	Linear        float64 `json:"of_linear,omitempty"` // tokens/s of a device over that of the smallest cluster that fits
 	Days          float64 `json:"days,omitempty"`
+	Cost          float64 `json:"cost,omitempty"`
+	Lost          float64 `json:"lost_to_failures,omitempty"`
 }
 
 // sweepAtOnce bounds the programs in memory: the largest models have 200 MB of them.
@@ -77,33 +80,40 @@ func (p *predictor) sweepPoint(cfg train.Config, c cost.Cluster) (s sweepPoint, 
 		return s, nil
 	}
 	f, err := p.forecast(m, x)
-	s.StepSeconds, s.TokensPerS, s.Days = f.StepSeconds, f.TokensPerS, f.Days
+	s.StepSeconds, s.TokensPerS, s.Days, s.Cost, s.Lost = f.StepSeconds, f.TokensPerS, f.Days, f.Cost, f.Lost
 	return s, err
 }
 
 // printSweep prints a table of the sweep.
 func (r *predicted) printSweep(w io.Writer) error {
-	heads := []string{"devices", "tokens/s", "of linear", "step", "tokens a step", "memory"}
-	timed := r.Prediction.Days > 0
+	heads := []string{"devices", "tokens/s", "of linear", "step", "batch", "memory"}
+	timed, priced := r.Prediction.Days > 0, r.Prediction.Cost > 0
 	if timed {
 		heads = append(heads, "whole run")
+	}
+	if priced {
+		heads = append(heads, "cost")
 	}
 	var t table
 	for _, head := range heads {
 		t.columns = append(t.columns, column{head: head})
 	}
 	for _, s := range r.Prediction.Sweep {
-		speed, linear, step, run := "too large", unknown, unknown, unknown
+		speed, linear, step, run, price := "too large", unknown, unknown, unknown, unknown
 		if s.Fits {
-			speed, linear, step, run = writers.Count(int64(s.TokensPerS)), percentage(s.Linear), duration(s.StepSeconds), duration(s.Days*86400)
+			speed, linear, step = writers.Count(int64(s.TokensPerS)), percentage(s.Linear), duration(s.StepSeconds)
+			run, price = duration(s.Days*86400), writers.Count(int64(math.Round(s.Cost)))
 		}
 		cells := []string{writers.Count(int64(s.Devices)), speed, linear, step, writers.Count(s.TokensPerStep), writers.Bytes(s.Need)}
 		if timed {
 			cells = append(cells, run)
 		}
+		if priced {
+			cells = append(cells, price)
+		}
 		t.add(cells...)
 	}
-	fmt.Fprintf(w, "\npredicted for %s, with the same tokens a step for each device\n\n", r.Recipe)
+	fmt.Fprintf(w, "\npredicted for %s; tokens of a device are constant, so the batch grows\n\n", r.Recipe)
 	return t.print(w)
 }
 
