@@ -182,25 +182,33 @@ func leastSquares(samples []Sample, terms int) (x [3]float64, ok bool) {
 	return x, true
 }
 
-// curve returns the curve of a key. Without one it returns that of the same op with other
-// formats whose rates are closest to the geometric mean, and measured is false; a GEMM needs its
-// own.
-func (c *Calibration) curve(key string) (x Curve, measured, ok bool) {
-	if x, ok := c.Curves[key]; ok {
+// curve returns the curve for an op. Without one of its key it returns, of the curves of the same op
+// with other formats, the one whose time for this work is the median, with an rms that covers the
+// times of the rest; measured is then false. A GEMM needs a curve of its own.
+func (c *Calibration) curve(w *work) (x Curve, measured, ok bool) {
+	if x, ok := c.Curves[w.key]; ok {
 		return x, true, true
 	}
-	op, _, _ := strings.Cut(key, " ")
-	var others []Curve
-	for _, k := range slices.Sorted(maps.Keys(c.Curves)) {
-		if other, _, _ := strings.Cut(k, " "); other == op {
-			others = append(others, c.Curves[k])
+	type candidate struct {
+		Curve
+		seconds float64
+	}
+	op, _, _ := strings.Cut(w.key, " ")
+	var list []candidate
+	for _, key := range slices.Sorted(maps.Keys(c.Curves)) {
+		if of, _, _ := strings.Cut(key, " "); of == op {
+			t, _ := c.Curves[key].time(w.flops, w.bytes)
+			list = append(list, candidate{c.Curves[key], t})
 		}
 	}
-	if len(others) == 0 || op == "MatMul" {
+	if len(list) == 0 || w.class == GEMM {
 		return Curve{}, false, false
 	}
-	slices.SortFunc(others, func(a, b Curve) int { return cmp.Compare(a.GBytes, b.GBytes) })
-	return others[len(others)/2], false, true
+	slices.SortStableFunc(list, func(a, b candidate) int { return cmp.Compare(a.seconds, b.seconds) })
+	middle := list[len(list)/2]
+	spread := max(list[len(list)-1].seconds/middle.seconds, middle.seconds/list[0].seconds) - 1
+	middle.RMS = math.Hypot(middle.RMS, spread)
+	return middle.Curve, false, true
 }
 
 // Add adds curves, which replace those of the same keys.
@@ -228,12 +236,28 @@ func (t Table) Local(c *Calibration) Machine {
 // Calibrate replaces published and assumed numbers by measured ones. A calibration of another
 // backend is an error.
 func (m *Machine) Calibrate(c *Calibration) error {
-	own, _, _ := strings.Cut(m.Backend, ":")
-	if measured, _, _ := strings.Cut(c.Backend, ":"); own != measured {
+	own, capability, _ := strings.Cut(m.Backend, ":")
+	if measured, _, _ := strings.Cut(c.Backend, ":"); own != measured || !suits(c.Device, capability) {
 		return fmt.Errorf("the calibration is of backend %s, %s, and %s runs on backend %s", c.Backend, c.Device, m.Title, own)
 	}
+	network := m.Numbers
 	m.Numbers, m.Calibration = joined(m.Numbers, c.Numbers), c
+	if m.Network != "" { // the calibration measured another one
+		for _, name := range []string{"nic", "nic_share", "nic_latency"} {
+			delete(m.Numbers, name)
+			if n, ok := network[name]; ok {
+				m.Numbers[name] = n
+			}
+		}
+	}
 	return nil
+}
+
+// suits reports whether the description of a device is of a GPU with a capability such as "sm_90".
+// A description without a capability suits every one.
+func suits(device, capability string) bool {
+	_, own, ok := strings.Cut(device, "compute capability ")
+	return !ok || capability == "" || "sm_"+strings.ReplaceAll(own, ".", "") == capability
 }
 
 // ReadCalibration reads a file that octet bench --calibrate wrote. Errors name it.

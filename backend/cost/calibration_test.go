@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
@@ -93,12 +94,52 @@ func TestCalibration(t *testing.T) {
 	require.InDelta(t, 6e6/10e9, p.Classes[2].Seconds, 1e-12, "a cast is like that of other formats")
 	m.Backend = "gaudi:gaudi2"
 	require.ErrorContains(t, m.Calibrate(read), "the calibration is of backend cuda, GPU")
+	m.Backend = "cuda:sm_90"
+	read.Device = "NVIDIA RTX 4090, compute capability 8.9"
+	require.ErrorContains(t, m.Calibrate(read), "the calibration is of backend cuda, NVIDIA RTX 4090")
+	m.Backend = "cuda:sm_89"
+	require.NoError(t, m.Calibrate(read))
 
 	local := Devices().Local(read)
 	require.Equal(t, 2.0, local.Numbers["bandwidth"].Value)
 	_, err = local.Predict(s)
 	require.ErrorIs(t, err, ErrNoData)
 	require.ErrorContains(t, err, `the calibration has no curve of "MatMul NT bf16 bf16 > fp32": calibrate with a recipe that has such ops, or give a value by --assume bf16_peak=VALUE`)
+}
+
+// A network that is named replaces the one that was measured.
+func TestCalibrationOfAnotherNetwork(t *testing.T) {
+	c := &Calibration{Backend: "cuda", Device: "GPU"}
+	for _, name := range []string{"nic", "nic_share", "nic_latency", "link"} {
+		c.Set(name, 0.25, "here")
+	}
+	cluster := Cluster{"h100", 8, 2}
+	for network, want := range map[string][4]float64{"": {0.25, 0.25, 0.25, 0.25}, "ib-200": {25, 0.8, 12, 0.25}} {
+		m, err := Devices().Machine(cluster, network)
+		require.NoError(t, err)
+		require.NoError(t, m.Calibrate(c))
+		for i, name := range []string{"nic", "nic_share", "nic_latency", "link"} {
+			require.Equal(t, want[i], m.Numbers[name].Value, "%s, network %q", name, network)
+		}
+	}
+}
+
+// Without a curve of an op's formats, the median of the curves of other formats counts, and the
+// residual covers them all.
+func TestCurveOfOtherFormats(t *testing.T) {
+	c := &Calibration{Curves: map[string]Curve{
+		"Add a > b":   {GBytes: 10, RMS: 0.03},
+		"Add c > d":   {Overhead: 500}, // the longest for 1 MB, and without a term for bytes
+		"Add e > f":   {GBytes: 20},
+		"AddTo g > h": {GBytes: 1},
+	}}
+	x, measured, ok := c.curve(&work{class: RowOps, key: "Add x > y", bytes: 1e6})
+	require.True(t, ok)
+	require.False(t, measured)
+	require.Equal(t, 10.0, x.GBytes)
+	require.InDelta(t, math.Hypot(0.03, 4), x.RMS, 1e-12, "500 µs for 100")
+	_, _, ok = c.curve(&work{class: RowOps, key: "Sub x > y", bytes: 1e6})
+	require.False(t, ok)
 }
 
 func TestBadCalibrations(t *testing.T) {
@@ -128,7 +169,7 @@ func FuzzParseCalibration(f *testing.F) {
 			return
 		}
 		for key := range c.Curves {
-			x, measured, ok := c.curve(key)
+			x, measured, ok := c.curve(&work{key: key})
 			require.True(t, measured && ok)
 			seconds, _ := x.time(1e9, 1e6)
 			require.Positive(t, seconds)
@@ -164,7 +205,7 @@ func TestExtended(t *testing.T) {
 	s := r.step(t)
 	m := gpu(1, 1)
 	for smallest, want := range map[float64]float64{0: 0, 10: 0, 19.9: 0, 20.1: 1} {
-		m.Calibration = &Calibration{Curves: map[string]Curve{s.passes[0].work[0].key: {Overhead: 10, Smallest: smallest}}}
+		m.Calibration = &Calibration{Curves: map[string]Curve{s.programs[0].work[0].key: {Overhead: 10, Smallest: smallest}}}
 		require.Equal(t, want, predict(t, m, s).Extended, smallest)
 	}
 }

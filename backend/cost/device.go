@@ -75,6 +75,11 @@ func ParseTable(text string) (Table, error) {
 		if err := d.Numbers.check("device." + name + ".number"); err != nil {
 			return Table{}, err
 		}
+		for _, number := range []string{"link", "nic", "link_latency", "nic_latency"} {
+			if _, ok := d.Numbers[number]; ok {
+				return Table{}, fmt.Errorf("device.%s.number.%s: it is a number of a network: add a [network.NAME] and name it by link or nic", name, number)
+			}
+		}
 		if !clusterName.MatchString(name) {
 			return Table{}, fmt.Errorf("device.%s: expected a name of letters, digits, - and _", name)
 		}
@@ -192,6 +197,7 @@ var ErrNoData = errors.New("no data")
 // Machine is a cluster with the numbers that apply to it.
 type Machine struct {
 	Cluster
+	Network     string // between nodes, if it is another than that of the device
 	Title       string
 	Backend     string
 	Unsupported string // the reason why Octet has no backend for the device; "" if it has one
@@ -208,7 +214,7 @@ func (t Table) Machine(c Cluster, network string) (Machine, error) {
 		known := slices.Sorted(maps.Keys(t.Devices))
 		return Machine{}, fmt.Errorf("unknown device %q%s (known: %s)", c.Device, spelling.DidYouMean(c.Device, known), strings.Join(known, ", "))
 	}
-	m := Machine{Cluster: c, Title: d.Title, Backend: d.Backend, Unsupported: d.Unsupported, NodeSize: d.Node, Numbers: joined(t.Common, nil)}
+	m := Machine{Cluster: c, Network: network, Title: d.Title, Backend: d.Backend, Unsupported: d.Unsupported, NodeSize: d.Node, Numbers: joined(t.Common, nil)}
 	if network == "" {
 		network = d.NIC
 	} else if _, ok := t.Networks[network]; !ok {
@@ -216,16 +222,13 @@ func (t Table) Machine(c Cluster, network string) (Machine, error) {
 		return Machine{}, fmt.Errorf("unknown network %q%s (known: %s)", network, spelling.DidYouMean(network, known), strings.Join(known, ", "))
 	}
 	for number, name := range map[string]string{"link": d.Link, "nic": network} {
-		if name != "" {
-			m.Numbers[number] = t.Networks[name].Numbers["bandwidth"]
+		if name == "" {
+			continue
 		}
-	}
-	across := d.Link
-	if c.Nodes > 1 {
-		across = network
-	}
-	if latency, ok := t.Networks[across].Numbers["latency"]; ok {
-		m.Numbers["latency"] = latency
+		m.Numbers[number] = t.Networks[name].Numbers["bandwidth"]
+		if latency, ok := t.Networks[name].Numbers["latency"]; ok {
+			m.Numbers[number+"_latency"] = latency
+		}
 	}
 	maps.Copy(m.Numbers, d.Numbers)
 	return m, nil

@@ -67,33 +67,34 @@ number.bandwidth = { value = 3, measured = "here" }
 	m, err = table.Machine(Cluster{"h100", 8, 4}, "")
 	require.NoError(t, err)
 	require.Equal(t, 5.0, m.Numbers["nic"].Value)
-	require.Equal(t, 30.0, m.Numbers["latency"].Value)
-	require.Equal(t, "measured", m.Numbers["bandwidth"].Origin())
+	require.Equal(t, 30.0, m.Numbers["nic_latency"].Value)
+	require.Equal(t, "measured", m.Numbers["bandwidth"].Kind())
 	require.NotContains(t, m.Numbers, "fp8_peak", "a row replaces a row")
 	m, err = table.Machine(Cluster{"h100", 8, 1}, "")
 	require.NoError(t, err)
-	require.Equal(t, 12.0, m.Numbers["latency"].Value, "one node does not use the network between nodes")
+	require.Equal(t, 12.0, m.Numbers["link_latency"].Value, "that within a node is another")
 }
 
 func TestBadTables(t *testing.T) {
 	for text, want := range map[string]string{
-		"[number]\nbandwidth = { value = 3 }":                                      "number.bandwidth: give its source, by one of measured, published and assumed",
-		"[number]\nbandwidth = { value = 3, assumed = \"a\", measured = \"b\" }":   "give its source",
-		"[number]\nbandwith = { value = 3, assumed = \"a\" }":                      "unknown number; did you mean bandwidth?",
-		"[number]\nbandwidth = { value = nan, assumed = \"a\" }":                   "value NaN: expected 0 to 1e+06: memory bandwidth",
-		"[number]\nbandwidth = { value = -1, assumed = \"a\" }":                    "value -1: expected 0 to 1e+06",
-		"[number]\nfp8_share = { value = 71, assumed = \"a\" }":                    "value 71: expected 0 to 1: share of fp8_peak",
-		"[number]\nfp8_peak = { value = 2e15, assumed = \"a\" }":                   "in 10^12",
-		"[number]\nhidden = { value = 0.5, high = 2, low = 0.1, assumed = \"a\" }": "expected one from above 0 to at most 1",
-		"[number]\nbandwidth = { value = 3, low = 4, high = 5, assumed = \"a\" }":  "range 4 to 5: expected one from above 0 to at most 1e+06 that contains the value 3",
-		"[number]\nbandwidth = { value = 3, high = 5, assumed = \"a\" }":           "range 0 to 5",
-		"[device.x]\nbackend = \"cuda\"\nspeed = 3":                                "unknown key device.x.speed",
-		"[device.x]\ntitle = \"X\"":                                                "device.x: give its backend",
-		"[device.\"a b\"]\nbackend = \"cuda\"":                                     "expected a name of letters",
-		"[network.x]\ntitle = \"X\"":                                               "network.x: give its number.bandwidth",
-		"[network.x]\nnumber.watts = { value = 3, assumed = \"a\" }":               "a network has a bandwidth and a latency",
-		"[device.x]\nbackend = \"cuda\"\nnumber.fp8_peak = { value = 3 }":          "device.x.number.fp8_peak: give its source",
-		"[network.x]\nnumber.bandwidth = { value = 0, assumed = \"a\" }":           "network.x: give its number.bandwidth",
+		"[number]\nbandwidth = { value = 3 }":                                         "number.bandwidth: give its source, by one of measured, published and assumed",
+		"[number]\nbandwidth = { value = 3, assumed = \"a\", measured = \"b\" }":      "give its source",
+		"[number]\nbandwith = { value = 3, assumed = \"a\" }":                         "unknown number; did you mean bandwidth?",
+		"[number]\nbandwidth = { value = nan, assumed = \"a\" }":                      "value NaN: expected 0 to 1e+06: memory bandwidth",
+		"[number]\nbandwidth = { value = -1, assumed = \"a\" }":                       "value -1: expected 0 to 1e+06",
+		"[number]\nfp8_share = { value = 71, assumed = \"a\" }":                       "value 71: expected 0 to 1: share of fp8_peak",
+		"[number]\nfp8_peak = { value = 2e15, assumed = \"a\" }":                      "in 10^12",
+		"[number]\nhidden = { value = 0.5, high = 2, low = 0.1, assumed = \"a\" }":    "expected one from above 0 to at most 1",
+		"[number]\nbandwidth = { value = 3, low = 4, high = 5, assumed = \"a\" }":     "range 4 to 5: expected one from above 0 to at most 1e+06 that contains the value 3",
+		"[number]\nbandwidth = { value = 3, high = 5, assumed = \"a\" }":              "range 0 to 5",
+		"[device.x]\nbackend = \"cuda\"\nspeed = 3":                                   "unknown key device.x.speed",
+		"[device.x]\ntitle = \"X\"":                                                   "device.x: give its backend",
+		"[device.\"a b\"]\nbackend = \"cuda\"":                                        "expected a name of letters",
+		"[network.x]\ntitle = \"X\"":                                                  "network.x: give its number.bandwidth",
+		"[network.x]\nnumber.watts = { value = 3, assumed = \"a\" }":                  "a network has a bandwidth and a latency",
+		"[device.x]\nbackend = \"cuda\"\nnumber.fp8_peak = { value = 3 }":             "device.x.number.fp8_peak: give its source",
+		"[network.x]\nnumber.bandwidth = { value = 0, assumed = \"a\" }":              "network.x: give its number.bandwidth",
+		"[device.x]\nbackend = \"cuda\"\nnumber.nic = { value = 3, assumed = \"a\" }": "device.x.number.nic: it is a number of a network",
 		"[device]\nx = 3": "expected table",
 	} {
 		_, err := ParseTable(text)

@@ -16,16 +16,17 @@
 //	attention       max(FLOPs / (bf16_peak·attention_…), bytes / (bandwidth·copy_share)) · rest
 //	casts, AdamW    bytes / (bandwidth·copy_share)
 //	other row ops   bytes / (bandwidth·copy_share) · rest
-//	collective      latency·(1 + log2 nodes) + passes·bytes·(n-1)/n / (wire·wire_share)
 //
 // FLOPs and bytes are those of backend.Cost. s is 1 without processors; with p of them it is
-// x/(x+½) · K/(K+tile_k), where x = ⌈M/128⌉·⌈N/256⌉/p. launch is added to each op.
+// x/(x+½) · K/(K+tile_k), where x = ⌈M/128⌉·⌈N/256⌉/p. launch is added to each op of these. A
+// collective takes its latency and the time on the wire of a ring or an all-to-all, see
+// rates.collective.
 //
 // # Overlap
 //
-// Ops on the compute queue run one after the other. A collective starts after the ops and the
-// collectives before it; an op that uses its result waits. While the device computes, collectives
-// progress at the rate hidden.
+// Ops on the compute queue run one after the other, collectives among them. A collective on the
+// communication queue starts after the ops and the collectives before it; an op that uses its result
+// waits. While the device computes, such collectives progress at the rate hidden.
 //
 // # Origin of numbers
 //

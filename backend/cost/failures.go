@@ -41,6 +41,9 @@ func (f Failures) Interval() float64 {
 // which is Daly's (2006) if Write is 0.
 func (f Failures) Slowdown(interval float64) float64 {
 	period := interval + f.Save
+	if period == 0 { // checkpoints cost nothing
+		return math.Exp(f.Restart / f.MTBF)
+	}
 	return -f.MTBF / interval * math.Expm1(-period/f.MTBF) * math.Exp((f.Restart+period+f.Write)/f.MTBF)
 }
 

@@ -79,6 +79,8 @@ func TestSlowdownIsThatOfSimulatedRuns(t *testing.T) {
 	} {
 		require.InEpsilon(t, simulate(r, f, f.Interval(), 100_000), f.Slowdown(f.Interval()), 0.02, f)
 	}
+	free := Failures{MTBF: 2000, Restart: 100}
+	require.InDelta(t, math.Exp(0.05), free.Slowdown(free.Interval()), 1e-12)
 	f := Failures{MTBF: 2000, Save: 1, Write: 5000}
 	require.Equal(t, 5000.0, f.Interval(), "checkpoints follow each other")
 }

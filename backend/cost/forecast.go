@@ -29,6 +29,7 @@ type Forecast struct {
 	WireSeconds  float64     `json:"wire_s,omitempty"` // of all collectives, hidden ones included
 	Effects      []Effect    `json:"effects,omitempty"`
 	Days         float64     `json:"days,omitempty"` // with failures
+	DaysBand     [2]float64  `json:"days_band,omitzero"`
 	Cost         float64     `json:"cost,omitempty"`
 	KWh          float64     `json:"kwh,omitempty"`
 	CO2          float64     `json:"co2_kg,omitempty"`
@@ -48,11 +49,11 @@ type Origin struct {
 	Value   float64 `json:"value"`
 	Low     float64 `json:"low,omitempty"` // see [Number]
 	High    float64 `json:"high,omitempty"`
-	Source  string  `json:"source"` // measured, published or assumed
-	From    string  `json:"from"`
+	Kind    string  `json:"kind"` // measured, published or assumed
+	Source  string  `json:"source"`
 }
 
-// Effect is what the range of a number does to the step: its time at both ends of the range over
+// Effect is the change of the step over the range of a number: its time at both ends of the range over
 // that at the number's value, the shorter one first.
 type Effect struct {
 	Name string  `json:"name"`
@@ -87,6 +88,35 @@ func (m *Machine) Band(s *Step, p Prediction) (band [2]float64, effects []Effect
 	}
 	slices.SortStableFunc(effects, func(a, b Effect) int { return cmp.Compare(b.High/b.Low, a.High/a.Low) })
 	return [2]float64{p.Step * math.Exp(-low), p.Step * math.Exp(high)}, effects, nil
+}
+
+// failures returns the failures of a run on m by the numbers that get returns.
+func (m *Machine) failures(t Training, get func(name string) float64) Failures {
+	return Failures{
+		MTBF: get("mtbf") * 3600 / float64(m.Devices()), Restart: get("restart"),
+		Save: t.Snapshot / (get("snapshot_rate") * 1e9), Write: t.Checkpoint / (get("checkpoint_rate") * 1e9),
+	}
+}
+
+// daysBand returns the days of a run with the band of the step and the ranges of the numbers of
+// failures, combined as independent errors. An end beyond maxSlowdown is cut off there.
+func (m *Machine) daysBand(t Training, f Forecast, slowdown float64) [2]float64 {
+	low, high := math.Log(f.StepSeconds/f.Band[0]), math.Log(f.Band[1]/f.StepSeconds)
+	for _, name := range []string{"mtbf", "restart", "snapshot_rate", "checkpoint_rate"} {
+		n := m.Numbers[name]
+		if n.Low == 0 {
+			continue
+		}
+		shorter, longer := 0.0, 0.0
+		for _, value := range []float64{n.Low, n.High} {
+			x := m.with(name, value)
+			failures := x.failures(t, func(name string) float64 { return x.Numbers[name].Value })
+			change := math.Log(min(failures.Slowdown(failures.Interval()), maxSlowdown) / slowdown)
+			shorter, longer = min(shorter, change), max(longer, change)
+		}
+		low, high = math.Hypot(low, shorter), math.Hypot(high, longer)
+	}
+	return [2]float64{f.Days * math.Exp(-low), f.Days * math.Exp(high)}
 }
 
 // with returns m with another value of a number.
@@ -125,10 +155,7 @@ func (m *Machine) Forecast(t Training) (Forecast, error) {
 	if _, ok := m.Numbers["bf16_peak"]; ok {
 		f.MFU = f.TokensPerS * t.FLOPsPerToken / (devices * get("bf16_peak") * 1e12)
 	}
-	failures := Failures{
-		MTBF: get("mtbf") * 3600 / devices, Restart: get("restart"),
-		Save: t.Snapshot / (get("snapshot_rate") * 1e9), Write: t.Checkpoint / (get("checkpoint_rate") * 1e9),
-	}
+	failures := m.failures(t, get)
 	if err != nil {
 		return f, err
 	}
@@ -141,6 +168,7 @@ func (m *Machine) Forecast(t Training) (Forecast, error) {
 	if t.Tokens > 0 {
 		hours := t.Tokens / f.TokensPerS * slowdown / 3600
 		f.Days, f.Cost = hours/24, hours*devices*t.Price
+		f.DaysBand = m.daysBand(t, f, slowdown)
 		if _, ok := m.Numbers["watts"]; ok {
 			f.KWh = hours * devices * get("watts") * get("host_power") / 1000
 			f.CO2 = f.KWh * t.Grid / 1000
@@ -150,7 +178,7 @@ func (m *Machine) Forecast(t Training) (Forecast, error) {
 	slices.Sort(used)
 	for _, name := range slices.Compact(used) {
 		if n, ok := m.Numbers[name]; ok {
-			f.Assumptions = append(f.Assumptions, Origin{name, meaning[name], n.Value, n.Low, n.High, n.Origin(), n.Source()})
+			f.Assumptions = append(f.Assumptions, Origin{name, meaning[name], n.Value, n.Low, n.High, n.Kind(), n.Source()})
 		}
 	}
 	return f, err

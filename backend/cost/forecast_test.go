@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,8 +45,19 @@ func TestForecast(t *testing.T) {
 		names[o.Name] = o
 	}
 	require.Equal(t, Origin{"watts", "power of a device, W", 500, 0, 0, "published", "a test"}, names["watts"])
-	require.Equal(t, "assumed", names["bf16_peak"].Source)
+	require.Equal(t, "assumed", names["bf16_peak"].Kind)
 	require.NotContains(t, names, "link", "the step has no collective")
+
+	// Without a range of the numbers of failures, the band is that of the step.
+	require.InEpsilon(t, f.Days, f.DaysBand[0], 1e-9)
+	require.InEpsilon(t, 2*f.Days, f.DaysBand[1], 1e-9)
+	m.Numbers["restart"] = Number{Value: 60, Low: 6, High: 60000, Assumed: "a test"}
+	f, err = m.Forecast(training)
+	require.NoError(t, err)
+	failures.Restart = 60000
+	slower := math.Log(failures.Slowdown(f.Interval) * (1 - f.Lost))
+	require.InEpsilon(t, f.Days*math.Exp(math.Hypot(math.Ln2, slower)), f.DaysBand[1], 1e-9)
+	require.Less(t, f.DaysBand[0], f.Days)
 
 	delete(m.Numbers, "watts")
 	training.Tokens = 0

@@ -1,7 +1,10 @@
 package cost_test
 
 import (
+	"cmp"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -170,12 +173,12 @@ func TestGoldenTorchtitan(t *testing.T) {
 			p := predict(t, m, none)
 			repeated := (secondsOf(predict(t, m, block), isGEMM) - secondsOf(p, isGEMM)) / 2
 			compute := secondsOf(p, func(name string) bool { return name != cost.Communication.String() }) + repeated
-			bandwidth := m.Numbers["link"].Value
+			bandwidth := m.Numbers["link"].Value * m.Numbers["link_share"].Value
 			if m.Nodes > 1 {
-				bandwidth = min(bandwidth, 8*m.Numbers["nic"].Value)
+				bandwidth = min(bandwidth, 8*m.Numbers["nic"].Value*m.Numbers["nic_share"].Value)
 			}
 			n := float64(x.ranks)
-			wire := (2*weights + 4) * 8.03e9 * (n - 1) / n / (bandwidth * 1e9 * m.Numbers["wire_share"].Value)
+			wire := (2*weights + 4) * 8.03e9 * (n - 1) / n / (bandwidth * 1e9)
 			exposed := max(wire-m.Numbers["hidden"].Value*compute, wire/float64(x.model.layers))
 			return x.tokens() / (compute + exposed)
 		}
@@ -190,6 +193,33 @@ func TestGoldenTorchtitan(t *testing.T) {
 	} {
 		m.Nodes = x.ranks / 8
 		x.within(t, 5, rateOf(x, m)(m))
+	}
+}
+
+// Steps of every device, which pin the numbers that no published row depends on much.
+func TestGoldenDevices(t *testing.T) {
+	for _, device := range slices.Sorted(maps.Keys(cost.Devices().Devices)) {
+		for _, cluster := range []string{device, device + ":8", device + ":8x4"} {
+			for _, recipe := range []string{"bf16", "fp8-smooth", "fp8-lm"} {
+				m := machine(t, cluster)
+				m.Backend = cmp.Or(m.Backend, "cuda:sm_90")
+				x := row{recipe: recipe, model: shape{3, 2048, 16, 4, 8192, 32000, false}, seq: 2048, micro: 2, accumulate: 2, ranks: m.Devices()}
+				s := x.step(t, m)
+				p, err := m.Predict(s)
+				var missing *cost.MissingError
+				if errors.As(err, &missing) {
+					list(t, "%-15s %-10s no %s", cluster, recipe, missing.Name)
+					continue
+				}
+				require.NoError(t, err)
+				band, _, err := m.Band(s, p)
+				require.NoError(t, err)
+				f := secondsOf(p, isGEMM)
+				exposed := secondsOf(p, func(name string) bool { return name == cost.Communication.String() })
+				list(t, "%-15s %-10s %6.1f ms (%.1f to %.1f), GEMMs %.1f, all collectives %.1f, exposed %.1f",
+					cluster, recipe, 1e3*p.Step, 1e3*band[0], 1e3*band[1], 1e3*f, 1e3*p.Wire, 1e3*exposed)
+			}
+		}
 	}
 }
 

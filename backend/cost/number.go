@@ -23,8 +23,8 @@ type Number struct {
 	Assumed   string  `toml:"assumed,omitempty" json:"assumed,omitempty"`
 }
 
-// Origin returns "measured", "published" or "assumed".
-func (n Number) Origin() string {
+// Kind returns "measured", "published" or "assumed".
+func (n Number) Kind() string {
 	switch {
 	case n.Measured != "":
 		return "measured"
@@ -97,8 +97,10 @@ var meaning = map[string]string{
 	"launch":             "time between two ops, µs",
 	"link":               "bandwidth of a device to the others of its node, GB/s each way",
 	"nic":                "bandwidth of a device to other nodes, GB/s each way",
-	"wire_share":         "share of link and nic that collectives reach",
-	"latency":            "latency of a collective, µs, for each level of a tree over nodes",
+	"link_share":         "share of link that collectives reach",
+	"nic_share":          "share of nic that collectives reach",
+	"link_latency":       "latency of a collective within a node, µs",
+	"nic_latency":        "latency of a collective between nodes, µs, for each level of a tree",
 	"hidden":             "rate of collectives while the device computes, over their rate alone",
 	"watts":              "power of a device, W",
 	"host_power":         "power of devices and hosts over that of the devices",

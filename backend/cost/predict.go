@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Bound is what limits an op.
+// Bound names the limit of an op.
 type Bound uint8
 
 // The bounds.
@@ -51,26 +51,31 @@ type ClassTime struct {
 
 // Predict returns the time of a step. The error wraps ErrNoData if a number has no source.
 //
-// Ops on the compute queue run one after the other. A collective starts when the ops before it
-// have ended, after the collectives before it, and an op that uses its result waits for it. While
-// the device computes, collectives progress at the rate hidden. All end with their program.
+// Ops on the compute queue run one after the other, collectives among them. A collective on the
+// communication queue starts when the ops before it have ended, after the collectives before it, and
+// an op that uses its result waits for it. While the device computes, such collectives progress at
+// the rate hidden. All end with their program.
 func (m *Machine) Predict(s *Step) (Prediction, error) {
 	r := newRates(m)
 	sums := newSums(s)
 	p := Prediction{}
-	for _, pass := range s.passes {
-		sums.times = pass.times
+	for _, program := range s.programs {
+		sums.times = program.times
 		q := queue{}
-		for i := range pass.work {
-			w := &pass.work[i]
+		for i := range program.work {
+			w := &program.work[i]
 			t, bound := r.time(w)
-			r.residual += pass.times * t * r.rms
+			r.residual += program.times * t * r.rms
 			if r.small {
-				r.extended += pass.times * t
+				r.extended += program.times * t
 			}
 			switch {
-			case w.comm || w.class == Communication:
-				p.Wire += pass.times * t
+			case w.class == Communication && !w.comm: // it blocks the compute queue, after the others
+				p.Wire += program.times * t
+				q.drain(i, sums)
+				sums.add(w, t, bound)
+			case w.comm:
+				p.Wire += program.times * t
 				if t > 0 {
 					q.hidden = r.get("hidden")
 					q.add(i, t, bound)
@@ -83,7 +88,7 @@ func (m *Machine) Predict(s *Step) (Prediction, error) {
 				sums.add(w, t, bound)
 			}
 		}
-		q.drain(len(pass.work), sums)
+		q.drain(len(program.work), sums)
 	}
 	if r.err != nil {
 		return Prediction{}, r.err
@@ -109,7 +114,7 @@ type queue struct {
 }
 
 type job struct {
-	index int // of the op in its pass
+	index int // of the op in its program
 	left  float64
 	bound Bound
 }
@@ -145,7 +150,7 @@ func (q *queue) drain(index int, s *sums) {
 
 // sums adds up times by class, format and bound.
 type sums struct {
-	times   float64 // of the pass
+	times   float64 // of the program
 	formats []string
 	byGEMM  map[string]*[bounds]float64
 	by      [classes][bounds]float64

@@ -19,7 +19,7 @@ func gpu(devices, nodes int) *Machine {
 	for name, x := range map[string]float64{
 		"bandwidth": 1, "copy_share": 1, "bf16_peak": 100, "bf16_share": 1, "fp8_peak": 200, "fp8_share": 1, "gemm": 1, "rest": 1,
 		"processors": 0, "tile_k": 192, "launch": 0, "attention_forward": 0.5, "attention_backward": 0.25,
-		"link": 10, "nic": 1, "wire_share": 1, "latency": 10, "hidden": 0.5,
+		"link": 10, "nic": 1, "link_share": 1, "nic_share": 1, "link_latency": 10, "nic_latency": 10, "hidden": 0.5,
 	} {
 		m.Numbers[name] = given(x)
 	}
@@ -123,6 +123,43 @@ func TestCollective(t *testing.T) {
 	require.Zero(t, p.Wire)
 }
 
+// Between nodes each device sends its own part by its own nic, and within a node by its link.
+func TestAllToAll(t *testing.T) {
+	r := record()
+	r.p.Add(&backend.AllToAll{X: r.tensor(fp8.F32, 1000, 1000), Out: r.tensor(fp8.F32, 1000, 1000)})
+	s := r.step(t)
+	require.InDelta(t, 10e-6+4e6*7/8/10e9, predict(t, gpu(8, 1), s).Step, 1e-12)
+	require.InDelta(t, 20e-6+4e6*4/8/1e9, predict(t, gpu(4, 2), s).Step, 1e-12)
+	m := gpu(4, 2).with("link", 0.5)
+	require.InDelta(t, 20e-6+4e6*3/8/0.5e9, predict(t, m, s).Step, 1e-12)
+	m = m.with("link_share", 0.5).with("nic_share", 0.125).with("nic_latency", 3)
+	require.InDelta(t, 6e-6+4e6*4/8/0.125e9, predict(t, m, s).Step, 1e-12)
+}
+
+// A collective on the compute queue waits for those on the communication queue and hides nothing.
+func TestBlockingCollective(t *testing.T) {
+	const gemm, reduce = 2*1000*1000*1000/100e12 + 0, 10e-6 + 2*4e6*7/8/10e9
+	r := record()
+	r.reduce(r.gemm(fp8.BF16, 1000, 1000, 1000))
+	r.gemm(fp8.BF16, 1000, 1000, 1000)
+	r.p.Add(&backend.AllReduce{X: r.tensor(fp8.F32, 1000, 1000)})
+	r.gemm(fp8.BF16, 1000, 1000, 1000)
+	p := predict(t, gpu(8, 1), r.step(t))
+	require.InDelta(t, 3*gemm-gemm/2+2*reduce, p.Step, 1e-12)
+	require.InDelta(t, 2*reduce, p.Wire, 1e-12)
+}
+
+// Attention and its gradient have rates of their own.
+func TestAttentionRates(t *testing.T) {
+	w := work{class: Attention, flops: 1e12}
+	r := newRates(gpu(1, 1))
+	forward, _ := r.time(&w)
+	w.backward = true
+	backward, _ := r.time(&w)
+	require.InDelta(t, 1e12/50e12, forward, 1e-12)
+	require.InDelta(t, 1e12/25e12, backward, 1e-12)
+}
+
 // While GEMMs run, an all-reduce has half its rate. Only a use of its result waits for it.
 func TestOverlap(t *testing.T) {
 	const gemm, reduce = 2*1000*1000*1000/100e12 + 0, 10e-6 + 2*4e6*7/8/10e9 // 20 µs and 710 µs
@@ -183,8 +220,8 @@ func randomStep(t testing.TB, r *rand.Rand) *Step {
 // Every op takes at least its roofline, and a better machine is never slower.
 func TestRoofline(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	better := []string{"bandwidth", "copy_share", "bf16_peak", "fp8_peak", "bf16_share", "fp8_share", "gemm", "link", "wire_share", "hidden"}
-	worse := []string{"rest", "latency", "launch", "tile_k"}
+	better := []string{"bandwidth", "copy_share", "bf16_peak", "fp8_peak", "bf16_share", "fp8_share", "gemm", "link", "link_share", "hidden"}
+	worse := []string{"rest", "link_latency", "launch", "tile_k"}
 	for range 30 {
 		s, m := randomStep(t, r), gpu(8, 1+r.IntN(4))
 		for _, name := range []string{"copy_share", "gemm", "bf16_share", "fp8_share", "hidden"} {
@@ -192,7 +229,7 @@ func TestRoofline(t *testing.T) {
 		}
 		m = m.with("rest", 1+r.Float64()).with("launch", r.Float64()).with("processors", float64(r.IntN(200)))
 		rates := newRates(m)
-		for _, p := range s.passes {
+		for _, p := range s.programs {
 			for i := range p.work {
 				w := &p.work[i]
 				if w.class == Communication {

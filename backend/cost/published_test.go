@@ -1,8 +1,12 @@
 package cost_test
 
 import (
+	"flag"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -161,18 +165,45 @@ func fitAll(t testing.TB, m cost.Machine, rows []row) cost.Machine {
 			}
 		}
 	}
-	t.Logf("rms %.1f %%", 100*math.Sqrt(best/float64(len(rows))))
+	list(t, "rms %.1f %%", 100*math.Sqrt(best/float64(len(rows))))
 	return logFit(t, withFit(t, m, g, r))
 }
 
 func logFit(t testing.TB, m cost.Machine) cost.Machine {
-	t.Logf("%s: gemm %.2f, rest %.2f", m.Title, m.Numbers["gemm"].Value, m.Numbers["rest"].Value)
+	list(t, "%s: gemm %.2f, rest %.2f", m.Title, m.Numbers["gemm"].Value, m.Numbers["rest"].Value)
 	return m
+}
+
+var update = flag.Bool("update", false, "write the listings of the golden tests")
+
+// listings are the lines of the golden tests, by their names.
+var listings = map[string]*strings.Builder{}
+
+// list prints a line of a test's listing. At the end of the test the listing must be that of
+// testdata, so that a constant cannot change without all rows that it changes: -update writes them.
+func list(t testing.TB, format string, args ...any) {
+	name := t.Name()
+	if listings[name] == nil {
+		listings[name] = &strings.Builder{}
+		t.Cleanup(func() {
+			got := listings[name].String()
+			delete(listings, name)
+			path := filepath.Join("testdata", name+".txt")
+			if *update {
+				require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, string(want), got, "go test ./backend/cost -run Golden -update writes new listings: read what changes")
+		})
+	}
+	t.Logf(format, args...)
+	fmt.Fprintf(listings[name], format+"\n", args...)
 }
 
 // within requires that a prediction is within so many percent of the published rate.
 func (x row) within(t testing.TB, percent, predicted float64) {
 	off := 100 * (predicted/x.rate - 1)
-	t.Logf("%-30s %-12s published %8.0f, predicted %8.0f tokens/s (%+.1f %%)", x.name, x.recipe, x.rate, predicted, off)
+	list(t, "%-30s %-12s published %8.0f, predicted %8.0f tokens/s (%+.1f %%)", x.name, x.recipe, x.rate, predicted, off)
 	require.LessOrEqual(t, math.Abs(off), percent, "a constant that changes this row changes all: go test ./backend/cost -run TestGolden -v prints them")
 }

@@ -52,7 +52,7 @@ func (e *MissingError) Error() string {
 	}
 	measure := "octet bench step"
 	switch e.Name {
-	case "link", "nic", "latency", "wire_share":
+	case "link", "nic", "link_latency", "nic_latency", "link_share", "nic_share":
 		measure = "octet bench collectives"
 	case "watts", "host_power", "mtbf", "restart", "snapshot_rate", "checkpoint_rate", "ranks":
 		measure = ""
@@ -77,7 +77,7 @@ func (r *rates) time(w *work) (float64, Bound) {
 		return r.collective(w)
 	}
 	if c := r.m.Calibration; c != nil {
-		curve, measured, ok := c.curve(w.key)
+		curve, measured, ok := c.curve(w)
 		if !measured {
 			r.unmeasured[w.key] = true
 		}
@@ -129,31 +129,38 @@ func (r *rates) shape(w *work) float64 {
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
-// collective returns the time of a ring over all devices, with the latency of a tree over nodes.
+// collective returns the time of a collective of n devices:
 //
-//	latency·(1 + log2 nodes) + passes·bytes·(n−1)/n / (bandwidth·wire_share)
+//	link_latency, or between nodes nic_latency·(1 + log2 nodes)
+//	ring        + passes·bytes·(n−1)/n / wire
+//	all-to-all  + the longer of bytes·(devices of a node − 1)/n / (link·link_share)
+//	              and bytes·(n − devices of a node)/n / (nic·nic_share)
 //
-// The bandwidth is that of link; over several nodes it is at most that of the nics of a node,
-// since each of its devices sends a part.
+// The wire of rings is link·link_share. Over several nodes it is at most nic·nic_share times the
+// devices of a node, because rings enter a node by all of its devices. In an all-to-all each device
+// sends its own data to other nodes.
 func (r *rates) collective(w *work) (float64, Bound) {
 	m := r.m
-	n := float64(m.Devices())
+	n, perNode := float64(m.Devices()), float64(m.PerNode)
 	if n == 1 {
 		return 0, ByWire
 	}
-	bandwidth := math.Inf(1)
+	latency, within, between := "link_latency", math.Inf(1), math.Inf(1) // bytes/s of a device
 	if m.PerNode > 1 {
-		bandwidth = r.get("link")
+		within = r.get("link") * 1e9 * r.get("link_share")
 	}
 	if m.Nodes > 1 {
-		bandwidth = min(bandwidth, r.get("nic")*float64(m.PerNode))
+		latency, between = "nic_latency", r.get("nic")*1e9*r.get("nic_share")
 	}
-	latency := r.get("latency") * 1e-6 * (1 + math.Log2(float64(m.Nodes)))
-	wire := float64(w.passes) * w.bytes * (n - 1) / n / (bandwidth * 1e9 * r.get("wire_share"))
-	if latency > wire {
-		return latency + wire, ByLatency
+	start := r.get(latency) * 1e-6 * (1 + math.Log2(float64(m.Nodes)))
+	wire := float64(w.passes) * w.bytes * (n - 1) / n / min(within, between*perNode)
+	if w.exchange {
+		wire = w.bytes / n * max((perNode-1)/within, (n-perNode)/between)
 	}
-	return latency + wire, ByWire
+	if start > wire {
+		return start + wire, ByLatency
+	}
+	return start + wire, ByWire
 }
 
 // names returns the names of the numbers that were used, sorted.

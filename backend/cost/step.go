@@ -37,17 +37,16 @@ type Run struct {
 
 // Step is the work of a training step, as [Machine.Predict] needs it.
 type Step struct {
-	passes   []pass
+	programs []program
 	formats  []string // of GEMMs, in order of first use
-	Launches float64  // ops that a step launches
 	doubts   map[string]bool
 }
 
 // NotValidated lists what the step has that no published row was compared with, sorted.
 func (s *Step) NotValidated() []string { return slices.Sorted(maps.Keys(s.doubts)) }
 
-// pass is the work of one program.
-type pass struct {
+// program is the work of one program.
+type program struct {
 	times float64
 	work  []work
 }
@@ -62,9 +61,10 @@ type work struct {
 	bytes    float64
 	m, n, k  int  // of a GEMM
 	passes   int  // of a collective over the ring: 2 for an all-reduce
+	exchange bool // of a collective: an all-to-all, in which each device sends to each other
 	comm     bool // on the communication queue
-	// waits is the index, within the pass, of the last op on the communication queue whose
-	// operands this op uses; -1 for none.
+	// waits is the index, within the program, of the last op on the communication queue that
+	// writes an operand of this op; -1 for none.
 	waits int
 }
 
@@ -73,8 +73,8 @@ func NewStep(runs ...Run) *Step {
 	s := &Step{doubts: map[string]bool{}}
 	known := map[string]bool{}
 	for _, r := range runs {
-		p := pass{times: r.Times, work: make([]work, 0, len(r.Program.Nodes()))}
-		users := map[*backend.Tensor]int{} // the last op on the communication queue that uses a tensor
+		p := program{times: r.Times, work: make([]work, 0, len(r.Program.Nodes()))}
+		writers := map[*backend.Tensor]int{} // the last op on the communication queue that writes a tensor
 		for i, n := range r.Program.Nodes() {
 			w := workOf(n)
 			if doubt := doubtOf(n.Op); doubt != "" {
@@ -89,16 +89,15 @@ func NewStep(runs ...Run) *Step {
 				root := o.Tensor.Root()
 				if w.comm {
 					if o.Access != backend.In {
-						users[root] = i
+						writers[root] = i
 					}
-				} else if last, ok := users[root]; ok {
+				} else if last, ok := writers[root]; ok {
 					w.waits = max(w.waits, last)
 				}
 			}
 			p.work = append(p.work, w)
 		}
-		s.Launches += r.Times * float64(len(p.work))
-		s.passes = append(s.passes, p)
+		s.programs = append(s.programs, p)
 	}
 	return s
 }
@@ -109,8 +108,11 @@ func workOf(n *backend.Node) work {
 	w := work{class: RowOps, key: Key(n), flops: float64(c.FLOPs), bytes: float64(c.Bytes)}
 	if _, whole := backend.Exchanged(n.Op); whole != nil {
 		w.class, w.bytes, w.passes = Communication, float64(whole.Bytes()), 1
-		if _, ok := n.Op.(*backend.AllReduce); ok {
+		switch n.Op.(type) {
+		case *backend.AllReduce:
 			w.passes = 2
+		case *backend.AllToAll:
+			w.exchange = true
 		}
 		return w
 	}

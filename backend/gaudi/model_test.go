@@ -92,7 +92,8 @@ func TestRecipesAreLowered(t *testing.T) {
 	}
 }
 
-// gradient of the weight that each chunk reads and writes.
+// A chunk of the head's tokens is large enough that its GEMMs hide the traffic of the weight gradient
+// that each chunk reads and writes.
 func TestHeadChunks(t *testing.T) {
 	for model, want := range map[string]int{"gaudi2": 1024, "gaudi3": 2048} {
 		s, err := spec(model)

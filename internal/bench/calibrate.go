@@ -175,7 +175,7 @@ func (b *Bench) Extend(c *cost.Calibration, version string) map[string]cost.Curv
 	}
 	c.Add(curves)
 	if bytes := b.memory(); bytes > 0 {
-		c.Set("memory", float64(bytes)/(1<<30), source)
+		c.Set("memory", float64(bytes)/(1<<30), source+": free then, on a host")
 	}
 	if b.meter != nil {
 		c.Set("bandwidth", b.copyBytes()/1e12, source+": copy")

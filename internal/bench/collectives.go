@@ -34,7 +34,7 @@ func ParseBytes(text string) (int, error) {
 	return n, nil
 }
 
-// Links are what collectives tell of a network.
+// Links describe a network by the times of collectives.
 type Links struct {
 	backend.Spec // of a rank's device
 	samples      []cost.Sample
@@ -169,9 +169,10 @@ func (r *collectiveRank) time(ctx context.Context, seconds float64, program int)
 	return nil
 }
 
-// Extend sets the latency and the bandwidth that describe the measured times best: that of link, or
-// that of nic if the ranks are on several nodes.
-func (l *Links) Extend(c *cost.Calibration, version string) {
+// Extend sets the latency and the bandwidth that describe the measured times best: those of link, or
+// those of nic if the ranks are on several nodes. It returns an error if the times do not grow with
+// the bytes.
+func (l *Links) Extend(c *cost.Calibration, version string) error {
 	date(c, version)
 	curve := cost.FitCurves("collectives", l.samples)[collectiveKey]
 	source := fmt.Sprintf("octet bench collectives, %d nodes of %d ranks, %s", l.nodes, l.perNode, c.Date)
@@ -181,9 +182,11 @@ func (l *Links) Extend(c *cost.Calibration, version string) {
 		name, bandwidth = "nic", curve.GBytes/float64(l.perNode)
 		latency /= 1 + math.Log2(float64(l.nodes))
 	}
-	c.Set("latency", latency, source)
-	c.Set("wire_share", 1, source+": bandwidths are those of collectives")
-	if bandwidth > 0 {
-		c.Set(name, bandwidth, source)
+	if bandwidth <= 0 {
+		return errors.New("the times of the collectives do not grow with their bytes: measure larger sizes")
 	}
+	c.Set(name+"_latency", latency, source)
+	c.Set(name+"_share", 1, source+": bandwidth is that of collectives")
+	c.Set(name, bandwidth, source)
+	return nil
 }

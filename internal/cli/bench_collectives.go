@@ -116,7 +116,9 @@ func (c benchCollectivesCmd) measure(ctx context.Context, m *member, groups []*w
 	if err != nil {
 		return badInput(err)
 	}
-	links.Extend(file, version())
+	if err := links.Extend(file, version()); err != nil {
+		return err
+	}
 	if err := file.Write(c.Calibrate); err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func TestCalibrate(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, len(last.Curves), len(second.Curves))
 	require.Positive(t, last.Numbers["link"].Value)
-	require.Equal(t, 1.0, last.Numbers["wire_share"].Value)
+	require.Equal(t, 1.0, last.Numbers["link_share"].Value)
 	require.True(t, slices.ContainsFunc(keysOf(last.Curves), func(k string) bool { return strings.HasPrefix(k, "Quantize fp16 > e5m2.stochastic") }))
 }
 

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -65,12 +64,11 @@ func (f clusterFlags) refuseWithoutCluster(recipes config.Once) error {
 	return nil
 }
 
-// prediction is what a plan says of a cluster.
+// prediction is the part of a plan about a cluster.
 type prediction struct {
 	Cluster  string   `json:"cluster"`
-	Title    string   `json:"title"` // of the device
-	Fits     bool     `json:"fits"`  // the memory of one rank, with what is outside, into a device
-	Need     int64    `json:"memory_needed_bytes"`
+	Title    string   `json:"title"`               // of the device
+	Need     int64    `json:"memory_needed_bytes"` // of one rank, with that outside the backend
 	Capacity int64    `json:"memory_capacity_bytes"`
 	Save     int64    `json:"checkpoint_bytes"`
 	Tokens   float64  `json:"tokens,omitempty"` // of the whole run
@@ -119,7 +117,7 @@ func (c planCmd) newPredictor() (p *predictor, cluster cost.Cluster, err error) 
 		if p.calibration, err = cost.ReadCalibration(c.Calibration); err != nil {
 			return nil, cluster, fmt.Errorf("--calibration: %w", err)
 		}
-		p.notes = append(p.notes, fmt.Sprintf("ops have the times that %s gives, where it gives any", c.Calibration))
+		p.notes = append(p.notes, fmt.Sprintf("ops have the times that %s gives, where it gives any; it was measured on %s", c.Calibration, p.calibration.Device))
 		if !c.Cluster.Given {
 			p.local = true
 			if cluster, err = c.localCluster(p.calibration); err != nil {
@@ -194,16 +192,18 @@ func (r runFlags) checkRanks(m cost.Machine) error {
 
 // machine returns the machine of a cluster.
 func (p *predictor) machine(c cost.Cluster) (cost.Machine, error) {
-	m, err := p.table.Machine(c, p.run.network)
-	switch {
-	case p.local:
-		m, err = p.table.Local(p.calibration), nil
+	m := cost.Machine{}
+	if p.local {
+		m = p.table.Local(p.calibration)
 		m.Cluster = c
-	case err == nil && p.calibration != nil:
-		err = m.Calibrate(p.calibration)
-	}
-	if err != nil {
-		return m, err
+	} else {
+		var err error
+		if m, err = p.table.Machine(c, p.run.network); err == nil && p.calibration != nil {
+			err = m.Calibrate(p.calibration)
+		}
+		if err != nil {
+			return m, err
+		}
 	}
 	if err := m.Assume(p.run.assume...); err != nil {
 		return m, fmt.Errorf("--assume: %w", err)
@@ -247,7 +247,7 @@ func capacityOf(m cost.Machine) (int64, error) {
 }
 
 // mayBeZero are the numbers that nothing is divided by.
-var mayBeZero = []string{"hidden", "host_power", "latency", "launch", "processors", "rest", "restart", "watts"}
+var mayBeZero = []string{"hidden", "host_power", "launch", "link_latency", "nic_latency", "processors", "rest", "restart", "watts"}
 
 // forecast predicts the run of a plan. Numbers that give no finite time are an error.
 func (p *predictor) forecast(m cost.Machine, x rankPlan) (cost.Forecast, error) {
@@ -261,12 +261,12 @@ func (p *predictor) forecast(m cost.Machine, x rankPlan) (cost.Forecast, error) 
 	}
 	for _, n := range f.Assumptions {
 		if n.Value == 0 && !slices.Contains(mayBeZero, n.Name) {
-			return f, fmt.Errorf("the number %s is 0 (%s: %s), and no step ends then: give a value above 0", n.Name, n.Source, n.From)
+			return f, fmt.Errorf("the number %s is 0 (%s: %s), so the step would take forever: give a value above 0", n.Name, n.Kind, n.Source)
 		}
 	}
-	for _, v := range []float64{f.StepSeconds, f.TokensPerS, f.Band[1], f.MFU, f.Interval, f.Days, f.Cost, f.KWh, f.CO2} {
+	for _, v := range []float64{f.StepSeconds, f.TokensPerS, f.Band[1], f.MFU, f.Interval, f.Days, f.DaysBand[1], f.Cost, f.KWh, f.CO2} {
 		if v < 0 || v > 1e18 || math.IsNaN(v) {
-			return f, fmt.Errorf("the numbers give a step of %.3g s and times beyond all measure: check those of --assume and --devices", f.StepSeconds)
+			return f, fmt.Errorf("the numbers give a step of %.3g s and other times that are not finite: check --assume and --devices", f.StepSeconds)
 		}
 	}
 	return f, nil
@@ -305,7 +305,7 @@ func (p *predictor) predictOn(cfg train.Config, c cost.Cluster) (*predicted, err
 	}
 	r := &predicted{newPlanned(x.job, x.spec, p.device, x.programs, x.memory), m}
 	r.Prediction = &prediction{
-		Cluster: c.String(), Title: m.Title, Fits: true, Need: x.need, Capacity: capacity, Save: x.job.CheckpointBytes(), Notes: slices.Clone(p.notes), Forecast: f,
+		Cluster: c.String(), Title: m.Title, Need: x.need, Capacity: capacity, Save: x.job.CheckpointBytes(), Notes: slices.Clone(p.notes), Forecast: f,
 	}
 	if p.run.tokens > 0 {
 		r.Prediction.Tokens, r.Prediction.Steps = p.run.tokens, int64(math.Ceil(p.run.tokens/float64(x.job.TokensPerStep())))
@@ -342,7 +342,11 @@ func (p *predictor) noteUnusedAssumptions(list []*predicted) {
 // predict is plan --cluster.
 func (c planCmd) predict(t *terminal) error {
 	if c.Dump {
-		return badInput(errors.New("--dump prints programs and --cluster predicts their time: omit one of them"))
+		flag := "--cluster"
+		if !c.Cluster.Given {
+			flag = "--calibration"
+		}
+		return badInput(fmt.Errorf("--dump prints programs and %s predicts their time: omit one of them", flag))
 	}
 	p, cluster, err := c.newPredictor()
 	if err != nil {

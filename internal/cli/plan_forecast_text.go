@@ -130,7 +130,10 @@ func forecastRows(list []*predicted, run runFlags) (rows []tableRow) {
 	add("step", func(r *predicted) string { return duration(r.Prediction.StepSeconds) })
 	add("share of BF16 peak", func(r *predicted) string { return percentage(r.Prediction.MFU) })
 	if run.tokens > 0 {
-		add("whole run", func(r *predicted) string { return duration(r.Prediction.Days * 86400) })
+		days := func(x float64) string { return duration(x * 86400) }
+		add("whole run", func(r *predicted) string { return days(r.Prediction.Days) })
+		add("  low", func(r *predicted) string { return days(r.Prediction.DaysBand[0]) })
+		add("  high", func(r *predicted) string { return days(r.Prediction.DaysBand[1]) })
 	}
 	if run.price > 0 {
 		add("cost", func(r *predicted) string { return writers.Count(int64(math.Round(r.Prediction.Cost))) })
@@ -274,7 +277,7 @@ func effects(b *strings.Builder, columns int, list []*predicted) {
 		of = " of " + weakest.of.Recipe
 	}
 	fmt.Fprintf(b, "\nweakest assumption: %s = %s (%s: %s); from %s to %s, the step%s takes %s\n",
-		weakest.name, plain(n.Value), n.Origin(), n.Source(), plain(n.Low), plain(n.High), of, effectWords(weakest.at))
+		weakest.name, plain(n.Value), n.Kind(), n.Source(), plain(n.Low), plain(n.High), of, effectWords(weakest.at))
 	rows := []tableRow{newRow("range", list, func(r *predicted) string { return r.Recipe })}
 	for _, x := range all {
 		n := list[0].machine.Numbers[x.name]
@@ -282,13 +285,22 @@ func effects(b *strings.Builder, columns int, list []*predicted) {
 		rows = append(rows, newRow(label, list, func(r *predicted) string {
 			for _, e := range r.Prediction.Effects {
 				if e.Name == x.name {
-					return fmt.Sprintf("%+.0f to %+.0f %%", 100*(e.Low-1), 100*(e.High-1))
+					return fmt.Sprintf("%s to %s %%", change(e.Low), change(e.High))
 				}
 			}
 			return unknown
 		}))
 	}
 	columnTables(b, columns, rows)
+}
+
+// change writes a ratio as a change in percent, and none as 0 without a sign.
+func change(ratio float64) string {
+	x := math.Round(100 * (ratio - 1))
+	if x == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%+.0f", x)
 }
 
 // effectWords writes an effect: "2 % less to 21 % more time".
@@ -330,7 +342,7 @@ func numbersTable(b *strings.Builder, columns int, list []*predicted) {
 	meaning := cost.Names()
 	for _, n := range names {
 		o := used[n]
-		line(n, plain(o.Value), o.Source, meaning[n]+": "+o.From)
+		line(n, plain(o.Value), o.Kind, meaning[n]+": "+o.Source)
 	}
 }
 
