@@ -113,7 +113,7 @@ func (r *predicted) printSweep(w io.Writer) error {
 		}
 		t.add(cells...)
 	}
-	fmt.Fprintf(w, "\npredicted for %s; tokens of a device are constant, so the batch grows\n\n", r.Recipe)
+	fmt.Fprintf(w, "\npredicted for %s; the batch grows with the devices\n\n", r.Recipe)
 	return t.print(w)
 }
 
