@@ -55,7 +55,7 @@ func simulate(r *rand.Rand, f Failures, interval float64, intervals int) float64
 	for complete < intervals {
 		end := now + interval + f.Save
 		if writing <= end && writing <= failure {
-			complete, writing = done, math.Inf(1)
+			complete = done
 		}
 		if failure < end {
 			done, writing = complete, math.Inf(1)
