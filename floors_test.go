@@ -26,7 +26,7 @@ var levels = [][]string{
 	// These and gpucheck are commands, which no package imports.
 	{"study/adam", "study/alarm", "study/aligned", "study/amplify", "study/attention", "study/domains", "study/emerge", "study/forecast", "study/growth", "study/models", "study/neuron", "study/outlier", "study/paper", "study/spike", "study/tasks"},
 	{"internal/board", "study/internal/finding"},
-	{"internal/bench", "internal/export", "internal/report", "internal/sweep", "study/internal/start", "study/internal/weights"},
+	{"internal/bench", "internal/export", "internal/report", "internal/serve", "internal/sweep", "study/internal/start", "study/internal/weights"},
 	{"run", "internal/runs"},
 	{"internal/compare", "internal/config", "internal/dump", "internal/inspect", "internal/parity", "internal/ptq", "internal/spike", "internal/task", "internal/trial"},
 	{"infer", "internal/quantize", "train"},
@@ -189,11 +189,11 @@ func importsOf(t *testing.T, name string) (list []string) {
 }
 
 // sourcesOf returns the files of this module with a suffix. Their paths have slashes. The
-// folders of example/, tools/browser and deploy are modules of their own.
+// folders of example/, tools/browser, tools/release and deploy are modules of their own.
 func sourcesOf(t *testing.T, suffix string) (list []string) {
 	t.Helper()
 	require.NoError(t, fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
-		if name == "example" || name == "tools/browser" || name == "deploy" {
+		if name == "example" || name == "tools/browser" || name == "tools/release" || name == "deploy" {
 			return fs.SkipDir
 		}
 		if err == nil && !d.IsDir() && strings.HasSuffix(name, suffix) {

@@ -42,6 +42,7 @@ type commands struct {
 	Data      dataCmd      `cmd:"" help:"Turn text into tokens to train on, inspect such folders, and convert data sets to tasks."`
 	Tokenizer tokenizerCmd `cmd:"" help:"Train a tokenizer, encode text and decode ids."`
 	Bench     benchCmd     `cmd:"" help:"Measure training steps and their parts beside the device's measured peaks."`
+	Serve     serveCmd     `cmd:"" help:"Answer requests of another program on standard input and output: casts, GEMMs, runs."`
 	Doctor    doctorCmd    `cmd:"" help:"Show which backends work here, what is missing, and how to fix it."`
 	Version   versionCmd   `cmd:"" help:"Print the version of octet, its Go version and build tags."`
 }

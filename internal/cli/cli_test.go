@@ -151,7 +151,7 @@ func TestHelp(t *testing.T) {
 		help, _ := succeed(t, args...)
 		require.Equal(t, alone, help)
 	}
-	for _, command := range []string{"train", "sweep", "eval", "generate", "inspect", "diff", "plan", "recipes", "compare", "quantize", "dump", "gemm", "bench", "doctor", "version"} {
+	for _, command := range []string{"train", "sweep", "eval", "generate", "inspect", "diff", "plan", "recipes", "compare", "quantize", "dump", "gemm", "bench", "doctor", "serve", "version"} {
 		require.Contains(t, alone, "\n  "+command+" ")
 		help, stderr := succeed(t, "help", command)
 		require.Empty(t, stderr)

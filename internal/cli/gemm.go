@@ -152,14 +152,11 @@ func (c gemmCmd) formats() (formats [2]fp8.DType, err error) {
 		right = left
 	}
 	for i, text := range []string{left, right} {
-		if formats[i], err = fp8.ParseDType(text); err != nil {
+		if formats[i], err = gemm.Format(&spec, text); err != nil {
 			return formats, fmt.Errorf("--formats: %w", err)
 		}
 		if !formats[i].IsQuantized() {
 			return formats, fmt.Errorf("--formats %s: expected formats of up to eight bits, such as e5m2,e4m3", c.Formats)
-		}
-		if formats[i] == fp8.E4M3 {
-			formats[i] = spec.E4M3
 		}
 	}
 	return formats, nil

@@ -217,6 +217,7 @@ func TestLinesOfATerminal(t *testing.T) {
 		"bench optimizer":   {"bench optimizer --seconds 0 3000"},
 		"bench collectives": {"bench collectives --backend emu --ranks 2 --seconds 0 4k --calibrate net.toml", "bench collectives --backend emu"},
 		"doctor":            {"doctor", "doctor --backend cuda:65535", "doctor --backend emu:h900"},
+		"serve":             {"serve", "serve --stdio --threads -1"},
 		"version":           {"version"},
 	}
 	sample := regexp.MustCompile(`(?s)\n\nthe \d.*\n\ncheckpoint`)

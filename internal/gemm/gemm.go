@@ -37,6 +37,15 @@ func (m Matrix) Row(i int) arith.Operand {
 	return o
 }
 
+// Format returns the format that a device has for a name: e4m3 is the device's variant.
+func Format(s *backend.Spec, name string) (fp8.DType, error) {
+	d, err := fp8.ParseDType(name)
+	if d == fp8.E4M3 {
+		d = s.E4M3
+	}
+	return d, err
+}
+
 // Read reads a matrix from text: one line per row, two hexadecimal digits per code. It
 // ignores spaces and empty lines.
 func Read(r io.Reader, d fp8.DType) (m Matrix, err error) {
@@ -122,42 +131,85 @@ type Operand struct {
 // Multiply returns a·bᵀ, the dot products of the rows of a and b: [a.Rows, b.Rows],
 // row-major. It binds dev, which cannot be bound again.
 func Multiply(ctx context.Context, dev backend.Backend, a, b Operand, accum backend.Accum) ([]float32, error) {
+	m, err := Load(dev, a, b, accum)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := m.Run(ctx, a, b)
+	if err != nil {
+		return nil, err
+	}
+	result := make([]float32, m.out.Elems())
+	m.out.DType.Decode(result, raw)
+	return result, nil
+}
+
+// Multiplier is a GEMM loaded on a device, for operands of one shape and format.
+type Multiplier struct {
+	dev      backend.Backend
+	program  backend.Executable
+	operands [2]operand
+	out      *backend.Tensor
+}
+
+// operand is the tensors of an operand; outer is nil without an outer scale.
+type operand struct{ codes, scale, outer *backend.Tensor }
+
+// Load loads a·bᵀ for operands with the shapes, formats and blocks of a and b. It binds dev,
+// which cannot be bound again.
+func Load(dev backend.Backend, a, b Operand, accum backend.Accum) (*Multiplier, error) {
 	vars := backend.NewVars()
-	values := map[*backend.Tensor][]byte{}
-	declare := func(name string, d fp8.DType, data []byte, shape ...int) *backend.Tensor {
-		t := vars.Tensor(backend.Input, name, d, shape...)
-		values[t] = data
-		return t
+	m := &Multiplier{
+		dev: dev, operands: [2]operand{declare(vars, "a", a), declare(vars, "b", b)},
+		out: vars.Tensor(backend.Stash, "out", fp8.F32, a.Rows, b.Rows),
 	}
-	operand := func(name string, o Operand) *backend.Tensor {
-		t := declare(name, o.DType, o.Codes, o.Rows, o.Cols)
-		t.Block, t.Scale = o.Block, declare(name+".scale_inv", o.ScaleDType, o.Scale, o.ScaleRows, o.ScaleCols)
-		if o.Outer != 0 {
-			t.Outer = declare(name+".outer", fp8.F32, fp8.AppendFloats(nil, o.Outer), 1)
-		}
-		return t
-	}
-	x, y := operand("a", a), operand("b", b)
-	out := vars.Tensor(backend.Stash, "out", fp8.F32, a.Rows, b.Rows)
 	p := vars.Program("gemm")
-	p.Add(&backend.MatMul{A: x, B: y, TransB: true, Out: out, Accum: accum})
+	p.Add(&backend.MatMul{A: m.operands[0].codes, B: m.operands[1].codes, TransB: true, Out: m.out, Accum: accum})
 	loaded, err := backend.Load(dev, p)
 	if err != nil {
 		return nil, err
 	}
-	for t, raw := range values {
-		if err := dev.Write(t, raw); err != nil {
+	m.program = loaded[0]
+	return m, nil
+}
+
+func declare(vars *backend.Vars, name string, o Operand) operand {
+	t := operand{
+		codes: vars.Tensor(backend.Input, name, o.DType, o.Rows, o.Cols),
+		scale: vars.Tensor(backend.Input, name+".scale_inv", o.ScaleDType, o.ScaleRows, o.ScaleCols),
+	}
+	t.codes.Block, t.codes.Scale = o.Block, t.scale
+	if o.Outer != 0 {
+		t.outer = vars.Tensor(backend.Input, name+".outer", fp8.F32, 1)
+		t.codes.Outer = t.outer
+	}
+	return t
+}
+
+// Run returns a·bᵀ in bytes, FP32 and little-endian. The operands must have the shapes, formats and
+// blocks that Load was called with.
+func (m *Multiplier) Run(ctx context.Context, a, b Operand) ([]byte, error) {
+	for i, o := range []Operand{a, b} {
+		if err := m.operands[i].write(m.dev, o); err != nil {
 			return nil, err
 		}
 	}
-	if err := loaded[0].Run(ctx); err != nil {
+	if err := m.program.Run(ctx); err != nil {
 		return nil, err
 	}
-	raw := make([]byte, out.Bytes())
-	if err := dev.Read(out, raw); err != nil {
-		return nil, err
+	raw := make([]byte, m.out.Bytes())
+	return raw, m.dev.Read(m.out, raw)
+}
+
+func (t operand) write(dev backend.Backend, o Operand) error {
+	if err := dev.Write(t.codes, o.Codes); err != nil {
+		return err
 	}
-	result := make([]float32, out.Elems())
-	out.DType.Decode(result, raw)
-	return result, nil
+	if err := dev.Write(t.scale, o.Scale); err != nil {
+		return err
+	}
+	if t.outer == nil {
+		return nil
+	}
+	return dev.Write(t.outer, fp8.AppendFloats(nil, o.Outer))
 }
