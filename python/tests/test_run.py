@@ -1,0 +1,94 @@
+"""Run folders and checkpoints."""
+
+import json
+import subprocess
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import octet
+from octet._server import binary
+
+SMALL = ["model.layers=1", "model.dim=32", "model.heads=2", "model.kv_heads=1", "model.ffn=48", "data.seq=32", "train.micro_batch=2"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "a"
+    data = path.parent / "text.txt"
+    data.write_bytes(bytes(range(32, 127)) * 400)
+    command = [binary(), "train", "--out", path, "--data", data, "--steps", "6", "--recipe", "fp8-smooth", "checkpoint.every=3", "train.health_every=2"]
+    subprocess.run([str(c) for c in command] + SMALL, check=True, capture_output=True)
+    return path
+
+
+def test_metrics(run):
+    r = octet.open(run)
+    assert (r.step, r.steps, r.state, r.problems) == (6, 6, "done", [])
+    assert r.config["data.seq"] == "32" and r.backend == "emu"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    want = {x["step"]: x["loss"] for x in lines if "loss" in x}
+    assert r.metrics["loss"].steps.tolist() == sorted(want)
+    assert r.metrics["loss"].values.tolist() == pytest.approx([want[s] for s in sorted(want)])
+    assert "tokens_per_s" in r.timing
+    assert any(len(fields) > 3 for fields in r.casts.values())
+
+
+def test_checkpoints(run):
+    r = octet.open(run)
+    assert r.checkpoints == [3, 6] and not r.damaged
+    c = r.checkpoint()
+    assert c.state["step"] == 6 and c.config["hidden_size"] == 32
+    embedding = c["model/model.embed_tokens.weight"]
+    assert embedding.shape == c.shapes["model/model.embed_tokens.weight"]
+    assert np.array_equal(c.weight("model/model.embed_tokens.weight"), embedding.astype(np.float32))
+    assert any(d.startswith("e") for d in c.dtypes.values()), "FP8 moments"
+    for name, dtype in c.dtypes.items():
+        x = c[name]
+        assert x.shape == c.shapes[name]
+        if dtype == "e4m3":
+            assert x.dtype == ml_dtypes.float8_e4m3fn
+    assert not np.array_equal(embedding, r.checkpoint(3)["model/model.embed_tokens.weight"])
+
+
+def test_safetensors_agrees(run):
+    path = octet.open(run).checkpoint().path
+    raw = open(path + "/model.safetensors", "rb").read()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + size])
+    c = octet.open_checkpoint(path)
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = entry["data_offsets"]
+            assert c["model/" + name].tobytes() == raw[8 + size + start:8 + size + end]
+
+
+def test_what_is_missing(run, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        octet.open(tmp_path / "none")
+    with pytest.raises(FileNotFoundError):
+        octet.open_checkpoint(tmp_path / "none")
+    c = octet.open(run).checkpoint(3)
+    with pytest.raises(KeyError):
+        c["model/none"]
+    with pytest.raises(ValueError, match="not a tensor of the model"):
+        c.weight("optimizer/none")
+    with pytest.raises(ValueError, match="no checkpoint of step 4"):
+        octet.open(run).checkpoint(4)
+
+
+def test_damage(run, tmp_path):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    model = copy / "checkpoints" / "step-00000006" / "model.safetensors"
+    raw = bytearray(model.read_bytes())
+    raw[-1] ^= 1
+    model.write_bytes(raw)
+    with pytest.raises(octet.Error, match="model.safetensors"):
+        octet.open(copy).checkpoint(6)
+    model.write_bytes(raw[:-1])
+    r = octet.open(copy)
+    assert r.checkpoints == [3] and len(r.damaged) == 1
