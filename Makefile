@@ -20,7 +20,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 LDFLAGS = -ldflags '-extldflags=-Wl,-z,lazy'
 endif
 
-.PHONY: help doctor build test lint fuzz bench systems figures gpu-check gpu-tests gaudi-standin
+.PHONY: help doctor build test lint fuzz release bench systems figures gpu-check gpu-tests gaudi-standin
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,6 +48,9 @@ lint: ## run formatters, vet and linters, in pinned versions
 
 fuzz: ## fuzz every target (FUZZ=10m for ten minutes each)
 	@bash .ci/fuzz $(FUZZ)
+
+release: ## build archives, wheels and images of all platforms: dist/
+	go -C tools/release run . -source '$(CURDIR)' -o '$(CURDIR)/dist'
 
 bench: ## run the benchmarks of casts and kernels
 	go test -run '^$$' -bench . -benchmem ./fp8 ./backend/emu/...

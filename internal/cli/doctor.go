@@ -48,6 +48,7 @@ func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 		out = io.MultiWriter(out, report)
 	}
 	fmt.Fprintf(out, "octet %s, %s, %s/%s, %s, %d processors\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, tags(), runtime.NumCPU())
+	fmt.Fprintln(out, installed())
 	fmt.Fprintf(out, "%s%s\n\n", time.Now().UTC().Format("2006-01-02 15:04 MST"), system())
 	for _, d := range backend.Drivers() {
 		findings := d.Probe()

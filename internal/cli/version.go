@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 type versionCmd struct{}
@@ -13,8 +14,16 @@ func (versionCmd) Run(t *terminal) error {
 	return nil
 }
 
-// version returns the commit of the build, or the version of the module.
+// version returns the version and the commit of a release, else the commit of the build or the
+// version of the module.
 func version() string {
+	if stampedVersion != "" {
+		revision := stampedRevision[:min(12, len(stampedRevision))]
+		if strings.Contains(stampedVersion, revision) {
+			return stampedVersion
+		}
+		return stampedVersion + " " + revision
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return noCommit
