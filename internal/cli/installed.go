@@ -13,8 +13,8 @@ var stampedVersion, stampedRevision string
 func installed() string {
 	file, err := os.Executable()
 	if err == nil {
-		if real, err := filepath.EvalSymlinks(file); err == nil {
-			file = real
+		if target, err := filepath.EvalSymlinks(file); err == nil {
+			file = target
 		}
 	}
 	info, _ := debug.ReadBuildInfo()

@@ -12,11 +12,11 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 func main() {
@@ -43,7 +43,7 @@ func fail(err error) {
 // options are the flags.
 type options struct{ source, out, version, platforms, base string }
 
-func run(o options) error {
+func run(o options) (err error) {
 	src, err := newSource(o.source, o.version)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(work)
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	modules := &moduleList{src: src, known: map[string]module{}}
 	var files []file
 	add := func(name string, content []byte) {
@@ -77,10 +77,7 @@ func run(o options) error {
 		if err := modules.add(b); err != nil {
 			return fmt.Errorf("%s: %w", t, err)
 		}
-		licenses, err := modules.licenses(b)
-		if err != nil {
-			return fmt.Errorf("%s: %w", t, err)
-		}
+		licenses := modules.licenses(b)
 		name, archive, err := src.archive(b, licenses)
 		if err != nil {
 			return fmt.Errorf("%s: %w", t, err)
@@ -110,7 +107,7 @@ func run(o options) error {
 		if err := os.WriteFile(filepath.Join(out, f.name), f.content, 0o644); err != nil {
 			return err
 		}
-		fmt.Printf("%s  %s\n", strings.Repeat(" ", 2)+fmt.Sprintf("%6.1f MB", float64(len(f.content))/1e6), f.name)
+		fmt.Printf("%8.1f MB  %s\n", float64(len(f.content))/1e6, f.name)
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ func (l *moduleList) license(m *module) error {
 }
 
 // licenses returns the texts of the licenses of a binary's modules, which they require beside it.
-func (l *moduleList) licenses(b *binary) ([]byte, error) {
+func (l *moduleList) licenses(b *binary) []byte {
 	i := slices.IndexFunc(l.contents, func(c contents) bool { return c.binary == b })
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "octet contains the Go standard library and these modules, under their licenses.\n")
@@ -128,7 +128,7 @@ func (l *moduleList) licenses(b *binary) ([]byte, error) {
 		m := l.known[path]
 		fmt.Fprintf(&out, "\n%s\n%s %s (%s)\n%[1]s\n\n%s\n", strings.Repeat("=", 80), m.path, m.version, m.license, bytes.TrimSpace(m.text))
 	}
-	return out.Bytes(), nil
+	return out.Bytes()
 }
 
 // The parts of an SPDX 2.3 document that a list of modules needs.

@@ -9,6 +9,7 @@ import (
 	"debug/elf"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http/httptest"
@@ -144,7 +145,7 @@ func untar(t *testing.T, r io.Reader) map[string][]byte {
 	files := map[string][]byte{}
 	for in := tar.NewReader(r); ; {
 		h, err := in.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return files
 		}
 		require.NoError(t, err)
