@@ -66,8 +66,8 @@ func (c benchCollectivesCmd) groups(ctx context.Context, m *member) ([]*world.Gr
 		}
 		return []*world.Group{m.group}, nil
 	}
-	if ranks < 2 || ranks > 1024 {
-		return nil, badInput(fmt.Errorf("--ranks %d: expected 2 to %d, or a launcher that starts the ranks", ranks, 1024))
+	if ranks < 2 || ranks > train.MaxRanks {
+		return nil, badInput(fmt.Errorf("--ranks %d: expected 2 to %d, or a launcher that starts the ranks", ranks, train.MaxRanks))
 	}
 	spec, err := backend.SpecOf(c.Backend)
 	if err != nil {

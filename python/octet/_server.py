@@ -166,7 +166,7 @@ class Server:
 
 
 def _widen(*pipes: IO[bytes]) -> None:
-    """Enlarge the pipes where the system can, which halves the time of large arrays."""
+    """Enlarge the pipes where the system can: a large array then needs fewer system calls."""
     try:
         import fcntl
 
