@@ -57,7 +57,11 @@ func boundList(t *testing.T, p *pool.Pool, r *rand.Rand) (list []Bound) {
 // A grouped GEMM gives the bits and the amaxes of separate GEMMs, whichever worker runs which task and
 // in whichever order.
 func TestGrouped(t *testing.T) {
-	for seed, workers := range []int{1, 1, 2, 3} {
+	threads := []int{1, 1, 2, 3}
+	if testing.Short() {
+		threads = threads[3:]
+	}
+	for seed, workers := range threads {
 		r := rand.New(rand.NewPCG(uint64(seed), 8))
 		p := pool.New(workers)
 		list := boundList(t, p, r)
