@@ -3,4 +3,4 @@
 package cuda
 
 // howToBuild is the command that builds a binary with this backend.
-const howToBuild = "build it with make build TAGS=cuda (needs gcc, no CUDA toolkit)"
+const howToBuild = "install the accelerators variant of a release, or build it with make build TAGS=cuda (needs gcc, no CUDA toolkit)"

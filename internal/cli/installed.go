@@ -3,13 +3,12 @@ package cli
 import (
 	"os"
 	"path/filepath"
-	"runtime/debug"
 )
 
 // Set by the linker in the binaries of a release, see tools/release.
 var stampedVersion, stampedRevision string
 
-// installed says how this binary came to this machine, for octet doctor.
+// installed returns how this binary was installed, for octet doctor.
 func installed() string {
 	file, err := os.Executable()
 	if err == nil {
@@ -17,13 +16,12 @@ func installed() string {
 			file = target
 		}
 	}
-	info, _ := debug.ReadBuildInfo()
-	return installedAs(file, os.Getenv("OCTET_IMAGE"), info)
+	return installedAs(file, os.Getenv("OCTET_IMAGE"))
 }
 
-// installedAs is installed for the binary in a file, with the value of OCTET_IMAGE, which the
-// images of a release set.
-func installedAs(file, image string, info *debug.BuildInfo) string {
+// installedAs returns how the binary at file was installed; image is OCTET_IMAGE, which release images
+// set.
+func installedAs(file, image string) string {
 	switch environment := pythonOf(file); {
 	case image != "":
 		return "container image " + image
@@ -31,17 +29,21 @@ func installedAs(file, image string, info *debug.BuildInfo) string {
 		return "Python wheel in " + environment + ": update it with pip"
 	case stampedVersion != "":
 		return "archive of a release: " + file
-	case info != nil && info.Main.Version != "" && info.Main.Version[0] == 'v' && info.Main.Sum != "":
-		return "go install: " + file
 	}
 	return "built from source: " + file
 }
 
-// pythonOf returns the Python environment whose wheel installed a command; empty if there is none. pip
-// puts the command into bin or Scripts, and its records into site-packages beside it.
+// packageFolders are the folders of Python packages, from the one in which pip makes bin or Scripts:
+// of Debian, Fedora and PyPy, of Windows without and with --user, and of --target.
+var packageFolders = []string{
+	"lib*/python*/site-packages", "lib*/python*/dist-packages", "lib/pypy*/site-packages",
+	"Lib/site-packages", "site-packages", ".",
+}
+
+// pythonOf returns the Python environment whose wheel installed a command; empty if there is none.
 func pythonOf(file string) string {
 	environment := filepath.Dir(filepath.Dir(file))
-	for _, packages := range []string{"lib/python*/site-packages", "lib/python*/dist-packages", "Lib/site-packages"} {
+	for _, packages := range packageFolders {
 		found, _ := filepath.Glob(filepath.Join(environment, packages, "octet-*.dist-info")) // the pattern is valid
 		if len(found) > 0 {
 			return environment

@@ -13,6 +13,7 @@ import (
 	"octet/backend"
 	"octet/fp8"
 	"octet/internal/arrays"
+	"octet/internal/gemm"
 	"octet/internal/quantize"
 	"octet/internal/writers"
 	"octet/recipe"
@@ -149,6 +150,10 @@ func (c quantizeCmd) Run(ctx context.Context, t *terminal) error {
 // quantize casts one matrix. Each has a device of its own, because a backend is bound once.
 func (c quantizeCmd) quantize(ctx context.Context, m arrays.Matrix, cast recipe.Cast) (r *quantize.Result, err error) {
 	err = c.onDevice(func(dev backend.Backend) error {
+		spec := dev.Spec()
+		if cast.DType, err = gemm.Format(&spec, cast.DType.String()); err != nil {
+			return err
+		}
 		r, err = quantize.Cast(ctx, dev, m, cast, c.Seed)
 		return err
 	})

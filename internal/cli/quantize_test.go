@@ -126,6 +126,13 @@ scale_inv  2^0
 }
 
 // octet quantize names values that are not finite.
+// The codes are those of the device: its E4M3.
+func TestQuantizeOnADevice(t *testing.T) {
+	w := npyFile(t, filepath.Join(t.TempDir(), "w.npy"), 2, 20)
+	out, _ := succeed(t, "quantize", w, "--format", "e4m3", "--backend", "emu:gaudi2")
+	require.Contains(t, out, "cast       e4m3ieee tensor")
+}
+
 func TestQuantizeNotFinite(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.npy")
 	var b bytes.Buffer

@@ -2,23 +2,19 @@ package serve
 
 import (
 	"context"
-	"strings"
 
-	"octet/backend"
-	"octet/backend/arith"
 	"octet/fp8"
-	"octet/internal/gemm"
 )
 
-// castRequest asks for codes of Count values, each multiplied by Scale and then cast. It has
-// one buffer, the values, and is answered with one, a code for each in one byte, or two of
-// formats of 16 bits.
+// castRequest asks for codes of Count values, each multiplied by Scale and then cast. It has one
+// buffer, the values. The reply has one buffer: one code per value, in one byte, or two for BF16 and
+// FP16.
 type castRequest struct {
 	Count    int64   `json:"count"`
 	Source   string  `json:"source"` // fp32, bf16 or fp16
 	Format   string  `json:"format"`
 	Device   string  `json:"device"` // selects the variant of e4m3
-	Scale    float32 `json:"scale"`
+	Scale    float32 `json:"scale"`  // default: 1
 	Rounding string  `json:"rounding"`
 	Seed     uint64  `json:"seed"`
 	Saturate bool    `json:"saturate"` // otherwise overflow is infinity or NaN
@@ -39,7 +35,7 @@ type caster struct {
 }
 
 func cast(_ context.Context, _ *server, q *request) (reply, error) {
-	var c castRequest
+	c := castRequest{Scale: 1}
 	if err := q.fields(&c); err != nil {
 		return reply{}, valueError{err}
 	}
@@ -70,8 +66,8 @@ func cast(_ context.Context, _ *server, q *request) (reply, error) {
 	return reply{castReply{k.format.String()}, [][]byte{codes}}, err
 }
 
-// piece is the number of elements that castAll reads at a time: 1 MiB of float32, which stay
-// in a cache of the second level.
+// piece is the number of elements that castAll reads at a time: 1 MiB of float32, which stay in the
+// L2 cache.
 const piece = 1 << 18
 
 // castAll casts the values of a request's buffer. A second goroutine casts a piece while
@@ -142,21 +138,22 @@ func (k caster) cast(codes []byte, values []float32, at int) {
 	}
 }
 
-// decodeRequest asks for the float32 values of Count codes, each multiplied by ScaleInv.
+// decodeRequest asks for the float32 values of Count codes, each multiplied by ScaleInv. It has one
+// buffer, the codes, one in a byte, and is answered with one.
 type decodeRequest struct {
 	Count    int64   `json:"count"`
 	Format   string  `json:"format"`
-	ScaleInv float32 `json:"scale_inv"`
+	ScaleInv float32 `json:"scale_inv"` // default: 1
 }
 
 func decode(_ context.Context, _ *server, q *request) (reply, error) {
-	var d decodeRequest
+	d := decodeRequest{ScaleInv: 1}
 	if err := q.fields(&d); err != nil {
 		return reply{}, valueError{err}
 	}
-	format, err := fp8.ParseDType(d.Format)
+	format, err := formatOn("", d.Format)
 	if err != nil {
-		return reply{}, valueError{err}
+		return reply{}, err
 	}
 	if !format.IsQuantized() && !format.IsForScales() {
 		return reply{}, wrong("format %s: expected one of up to eight bits, such as e4m3, int8 and e8m0", d.Format)
@@ -171,60 +168,12 @@ func decode(_ context.Context, _ *server, q *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	values := make([]float32, len(codes))
-	if format.IsQuantized() {
-		fp8.Dequantize8(values, codes, format.InBytes(), d.ScaleInv)
-	} else {
-		for i, code := range codes {
-			values[i] = format.Float32(uint32(code)) * d.ScaleInv
-		}
+	raw := make([]byte, 4*len(codes))
+	values := make([]float32, min(piece, len(codes)))
+	for at := 0; at < len(codes); at += piece {
+		part := codes[at:min(at+piece, len(codes))]
+		fp8.Dequantize8(values[:len(part)], part, format.InBytes(), d.ScaleInv)
+		fp8.AppendFloats(raw[:4*at], values[:len(part)]...)
 	}
-	return reply{nil, [][]byte{fp8.AppendFloats(nil, values...)}}, nil
-}
-
-// maxCount is the number of elements that an array may have: 16 GiB of float32.
-const maxCount = 1 << 32
-
-func checkCount(n int64) error {
-	if n < 0 || n > maxCount {
-		return wrong("an array of %d elements: expected 0 to %d", n, int64(maxCount))
-	}
-	return nil
-}
-
-// sourceOf returns the format of values that a client sends.
-func sourceOf(name string) (fp8.DType, error) {
-	d, err := fp8.ParseDType(name)
-	if err == nil && d != fp8.F32 && d != fp8.BF16 && d != fp8.F16 {
-		err = wrong("values in %s: expected fp32, bf16 or fp16", name)
-	}
-	if err != nil {
-		return d, valueError{err}
-	}
-	return d, nil
-}
-
-// backendOf returns the backend that a client calls device: a name as --backend takes it, or
-// that of a device model alone.
-func backendOf(device string) string {
-	switch _, err := arith.Lookup(device); {
-	case device == "":
-		return "emu"
-	case err == nil && !strings.Contains(device, ":"):
-		return "emu:" + device
-	}
-	return device
-}
-
-// formatOn returns the format that a device has for a name: e4m3 is the device's variant.
-func formatOn(device, name string) (fp8.DType, error) {
-	spec, err := backend.SpecOf(backendOf(device))
-	if err != nil {
-		return fp8.Invalid, valueError{err}
-	}
-	d, err := gemm.Format(&spec, name)
-	if err != nil {
-		return d, valueError{err}
-	}
-	return d, nil
+	return reply{nil, [][]byte{raw}}, nil
 }

@@ -13,12 +13,11 @@ import (
 // maxHeader is the number of bytes that a header may have.
 const maxHeader = 16 << 20
 
-// request is a frame of the client. Its header stays open until the operation decodes its own
-// fields.
+// request is a frame of the client.
 type request struct {
 	Op      string  `json:"op"`
 	Buffers []int64 `json:"buffers"` // bytes of each
-	header  []byte
+	header  []byte  // raw: each operation decodes its own fields from it
 	body    *io.LimitedReader
 }
 
@@ -34,7 +33,7 @@ func readRequest(r *bufio.Reader) (*request, error) {
 	}
 	q := &request{header: make([]byte, n)}
 	if _, err := io.ReadFull(r, q.header); err != nil {
-		return nil, cutOff(err)
+		return nil, truncated(err)
 	}
 	if err := json.Unmarshal(q.header, q); err != nil {
 		return nil, fmt.Errorf("header: %w", err)
@@ -67,8 +66,8 @@ func (q *request) fields(to any) error {
 	return d.Decode(to)
 }
 
-// sized returns an error unless the request has buffers of these sizes. It precedes every
-// read, so that a wrong size never allocates.
+// sized returns an error unless the request has buffers of these sizes. Call it before reading, so
+// that a wrong size allocates nothing.
 func (q *request) sized(want ...int64) error {
 	if len(q.Buffers) != len(want) {
 		return fmt.Errorf("%d buffers: expected %d", len(q.Buffers), len(want))
@@ -90,7 +89,7 @@ func (q *request) read(n int64) ([]byte, error) {
 // fill reads the next len(raw) bytes of the buffers.
 func (q *request) fill(raw []byte) error {
 	_, err := io.ReadFull(q.body, raw)
-	return cutOff(err)
+	return truncated(err)
 }
 
 // skip reads what the operation left of the buffers, so that the next frame follows.
@@ -99,13 +98,13 @@ func (q *request) skip() error {
 		return err
 	}
 	if q.body.N > 0 {
-		return cutOff(io.EOF)
+		return truncated(io.EOF)
 	}
 	return nil
 }
 
-// cutOff names the end of the input within a frame.
-func cutOff(err error) error {
+// truncated names the end of the input within a frame.
+func truncated(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("the input ends within a frame: %w", io.ErrUnexpectedEOF)
 	}
@@ -118,16 +117,16 @@ type reply struct {
 	buffers [][]byte
 }
 
-// write writes a frame: the length of its header, the header, the buffers.
-func (a reply) write(w *bufio.Writer) error {
+// encode returns the length of the header and the header.
+func (a reply) encode() ([]byte, error) {
 	header := map[string]json.RawMessage{}
 	if a.fields != nil {
 		text, err := json.Marshal(a.fields)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := json.Unmarshal(text, &header); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	sizes := make([]int, len(a.buffers))
@@ -136,19 +135,28 @@ func (a reply) write(w *bufio.Writer) error {
 	}
 	var err error
 	if header["buffers"], err = json.Marshal(sizes); err != nil {
-		return err
+		return nil, err
 	}
 	text, err := json.Marshal(header)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(text) > maxHeader {
-		return fmt.Errorf("a reply's header of %d bytes: a frame has at most %d", len(text), maxHeader)
+		return nil, fmt.Errorf("a header of %d bytes: a frame has at most %d", len(text), maxHeader)
 	}
-	if _, err := w.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(text)))); err != nil {
-		return err
+	return append(binary.LittleEndian.AppendUint32(nil, uint32(len(text))), text...), nil
+}
+
+// write writes a frame, or one with the error if its header cannot be encoded.
+func (a reply) write(w *bufio.Writer) error {
+	header, err := a.encode()
+	if err != nil {
+		a = failed(err)
+		if header, err = a.encode(); err != nil {
+			return err
+		}
 	}
-	if _, err := w.Write(text); err != nil {
+	if _, err := w.Write(header); err != nil {
 		return err
 	}
 	for _, b := range a.buffers {
@@ -157,4 +165,9 @@ func (a reply) write(w *bufio.Writer) error {
 		}
 	}
 	return w.Flush()
+}
+
+// failed returns the reply of an operation that failed.
+func failed(err error) reply {
+	return reply{fields: map[string]string{"error": err.Error(), "kind": kindOf(err)}}
 }

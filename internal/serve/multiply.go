@@ -4,31 +4,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
 	"octet/internal/gemm"
 )
 
-// multiplyRequest asks for A·Bᵀ, the dot products of the rows of two matrices of codes. Its
-// buffers are the codes of A, one in a byte, the scales of A, and those of B. The answer has
-// one buffer, the result [A.Rows, B.Rows].
+// multiplyRequest asks for A·Bᵀ, the dot products of the rows of two matrices of codes. It has four
+// buffers: the codes of A, one in a byte, the scales of A, the codes of B, the scales of B. The reply
+// has one, the result [A.Rows, B.Rows].
 type multiplyRequest struct {
-	Device string  `json:"device"`
-	A      operand `json:"a"`
-	B      operand `json:"b"`
-	Fast   bool    `json:"fast"` // accumulate in the matrix unit, see backend.Fast
-	Out    string  `json:"out"`  // fp32, bf16 or fp16
+	Device string `json:"device"`
+	A      matrix `json:"a"`
+	B      matrix `json:"b"`
+	Fast   bool   `json:"fast"` // accumulate in the matrix unit, see backend.Fast
+	Out    string `json:"out"`  // fp32, bf16 or fp16
 }
 
-// operand describes a matrix of codes with scales. A value is code · scale_inv.
-type operand struct {
-	Format string `json:"format"`
-	Rows   int64  `json:"rows"`
-	Cols   int64  `json:"cols"`
-	Block  string `json:"block"` // elements that share a scale: tensor, 1x*, 1x32
-	Scale  string `json:"scale"` // format of the scales
+// matrix describes codes with scales. A value is code · scale_inv · outer.
+type matrix struct {
+	Format string  `json:"format"`
+	Rows   int64   `json:"rows"`
+	Cols   int64   `json:"cols"`
+	Block  string  `json:"block"` // elements that share a scale: tensor, 1x*, 1x32
+	Scale  string  `json:"scale"` // format of the scales: fp32, or codes of e8m0 or e4m3
+	Outer  float32 `json:"outer"` // default: none
 }
+
+// maxResult is the number of elements that a result may have: 4 GiB of float32.
+const maxResult = 1 << 30
 
 func multiply(ctx context.Context, s *server, q *request) (reply, error) {
 	var m multiplyRequest
@@ -50,8 +55,8 @@ func multiply(ctx context.Context, s *server, q *request) (reply, error) {
 	switch {
 	case a.Cols != b.Cols:
 		return reply{}, wrong("a has %d columns and b %d rows: expected the same number, K", a.Cols, b.Cols)
-	case int64(a.Rows)*int64(b.Rows) > maxCount:
-		return reply{}, wrong("a result of %d×%d: expected at most %d elements", a.Rows, b.Rows, int64(maxCount))
+	case int64(a.Rows)*int64(b.Rows) > maxResult:
+		return reply{}, wrong("a result of %d×%d: expected at most %d elements", a.Rows, b.Rows, maxResult)
 	}
 	if err := q.sized(sizes(a, b)...); err != nil {
 		return reply{}, valueError{err}
@@ -65,19 +70,19 @@ func multiply(ctx context.Context, s *server, q *request) (reply, error) {
 	if m.Fast {
 		accum = backend.Fast
 	}
-	loaded, err := s.multiplier(m, a, b, accum)
+	loaded, done, err := s.multiplier(m, a, b, accum)
 	if err != nil {
-		return reply{}, valueError{err} // the device has no such GEMM
+		return reply{}, err
 	}
 	raw, err := loaded.Run(ctx, a, b)
-	if err != nil {
+	if err = errors.Join(err, done()); err != nil {
 		return reply{}, err
 	}
 	return reply{nil, [][]byte{rounded(raw, to)}}, nil
 }
 
 // on returns the operand on a device, without codes and scales.
-func (o operand) on(device string) (g gemm.Operand, err error) {
+func (o matrix) on(device string) (g gemm.Operand, err error) {
 	if g.DType, err = formatOn(device, o.Format); err != nil {
 		return g, err
 	}
@@ -93,13 +98,13 @@ func (o operand) on(device string) (g gemm.Operand, err error) {
 	if g.Block, err = backend.ParseScaleBlock(o.Block); err != nil {
 		return g, valueError{err}
 	}
-	if o.Rows <= 0 || o.Cols <= 0 || o.Rows > maxCount/o.Cols {
-		return g, wrong("a matrix of %d×%d: expected 1 to %d elements", o.Rows, o.Cols, int64(maxCount))
+	if err := checkMatrix(o.Rows, o.Cols); err != nil {
+		return g, err
 	}
 	if g.DType.Size() == 0 && o.Cols%2 == 1 {
 		return g, wrong("K of %d: a byte holds two codes of %s, so K must be even", o.Cols, g.DType)
 	}
-	g.Rows, g.Cols = int(o.Rows), int(o.Cols)
+	g.Rows, g.Cols, g.Outer = int(o.Rows), int(o.Cols), o.Outer
 	g.ScaleRows, g.ScaleCols = g.Block.ScaleShape(g.Rows, g.Cols)
 	return g, nil
 }
@@ -148,12 +153,14 @@ func rounded(raw []byte, to fp8.DType) []byte {
 	return raw
 }
 
-// cache holds the GEMMs that were used last, because a device takes longer to load a small
-// one than to run it.
-type cache struct{ entries []entry }
+// cache keeps the most recently used GEMMs loaded, because loading a small one takes longer than
+// running it. It evicts the least recently used.
+type cache struct {
+	entries []entry // the most recently used first
+}
 
 type entry struct {
-	key    string
+	key    multiplyRequest
 	dev    backend.Backend
 	loaded *gemm.Multiplier
 }
@@ -164,36 +171,38 @@ const (
 	cachedElements = 1 << 22
 )
 
-// multiplier returns the loaded GEMM of a request. It stays loaded until cachedGEMMs others
-// were used after it.
-func (s *server) multiplier(m multiplyRequest, a, b gemm.Operand, accum backend.Accum) (*gemm.Multiplier, error) {
-	m.Out = "" // not part of the GEMM
-	key := fmt.Sprintf("%+v", m)
-	c := &s.loaded
-	for i, e := range c.entries {
-		if e.key == key {
-			copy(c.entries[1:i+1], c.entries[:i])
-			c.entries[0] = e
-			return e.loaded, nil
+// multiplier returns the loaded GEMM of a request, and a function to call after its run.
+func (s *server) multiplier(m multiplyRequest, a, b gemm.Operand, accum backend.Accum) (loaded *gemm.Multiplier, done func() error, err error) {
+	m.Out = "" // not part of the program, in which an outer scale is a variable
+	for _, outer := range []*float32{&m.A.Outer, &m.B.Outer} {
+		if *outer != 0 {
+			*outer = 1
 		}
 	}
-	keep := 0
-	if elements := int64(a.Rows)*int64(a.Cols) + int64(b.Rows)*int64(b.Cols) + int64(a.Rows)*int64(b.Rows); elements <= cachedElements {
-		keep = cachedGEMMs - 1
+	c := &s.loaded
+	done = func() error { return nil }
+	if i := slices.IndexFunc(c.entries, func(e entry) bool { return e.key == m }); i >= 0 {
+		e := c.entries[i]
+		copy(c.entries[1:i+1], c.entries[:i])
+		c.entries[0] = e
+		return e.loaded, done, nil
 	}
-	if err := c.trim(keep); err != nil {
-		return nil, err
-	}
-	dev, err := backend.Open(backendOf(m.Device), backend.Options{Threads: s.threads})
+	on, err := backendOf(m.Device)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	loaded, err := gemm.Load(dev, a, b, accum)
+	dev, err := backend.Open(on, backend.Options{Threads: s.threads})
 	if err != nil {
-		return nil, errors.Join(err, dev.Close())
+		return nil, nil, err
 	}
-	c.entries = append([]entry{{key, dev, loaded}}, c.entries...)
-	return loaded, nil
+	if loaded, err = gemm.Load(dev, a, b, accum); err != nil {
+		return nil, nil, errors.Join(err, dev.Close())
+	}
+	if int64(a.Rows)*int64(a.Cols)+int64(b.Rows)*int64(b.Cols)+int64(a.Rows)*int64(b.Rows) > cachedElements {
+		return loaded, dev.Close, nil
+	}
+	c.entries = slices.Insert(c.entries, 0, entry{m, dev, loaded})
+	return loaded, done, c.trim(cachedGEMMs)
 }
 
 // trim closes all but the first n entries.
@@ -205,5 +214,3 @@ func (c *cache) trim(n int) (err error) {
 	}
 	return err
 }
-
-func (c *cache) close() error { return c.trim(0) }

@@ -2,8 +2,10 @@ package serve
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 
 	"octet/backend"
 	"octet/fp8"
@@ -34,11 +36,21 @@ type quantizeReply struct {
 	ScaleFormat   string  `json:"scale_format"`
 	ScaleRows     int     `json:"scale_rows"`
 	ScaleCols     int     `json:"scale_cols"`
-	Outer         float32 `json:"outer"` // multiplies every scale; 1: none
+	Outer         number  `json:"outer"` // multiplies every scale; 1: none
 	Bits          float64 `json:"bits_per_element"`
-	RelativeNoise float32 `json:"relative_noise"` // squared error over squared values
-	Saturated     float32 `json:"saturated"`      // share of the elements
-	Flushed       float32 `json:"flushed"`
+	RelativeNoise number  `json:"relative_noise"` // squared error over squared values
+	Saturated     number  `json:"saturated"`      // share of the elements
+	Flushed       number  `json:"flushed"`
+}
+
+// number is null in JSON if it is not finite.
+type number float32
+
+func (n number) MarshalJSON() ([]byte, error) {
+	if x := float64(n); math.IsNaN(x) || math.IsInf(x, 0) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float32(n))
 }
 
 func quantizeMatrix(ctx context.Context, s *server, q *request) (a reply, err error) {
@@ -54,8 +66,8 @@ func quantizeMatrix(ctx context.Context, s *server, q *request) (a reply, err er
 	if err != nil {
 		return a, valueError{err}
 	}
-	if c.Rows <= 0 || c.Cols <= 0 || c.Rows > maxCount/c.Cols {
-		return a, wrong("a matrix of %d×%d: expected 1 to %d elements", c.Rows, c.Cols, int64(maxCount))
+	if err := checkMatrix(c.Rows, c.Cols); err != nil {
+		return a, err
 	}
 	size := c.Rows * c.Cols * int64(from.Size())
 	if err := q.sized(size); err != nil {
@@ -67,9 +79,13 @@ func quantizeMatrix(ctx context.Context, s *server, q *request) (a reply, err er
 	}
 	m := arrays.Matrix{Name: c.Name, Rows: int(c.Rows), Cols: int(c.Cols), Values: make([]float32, c.Rows*c.Cols)}
 	from.Decode(m.Values, raw)
-	dev, err := backend.Open(backendOf(c.Device), backend.Options{Threads: s.threads})
+	on, err := backendOf(c.Device)
 	if err != nil {
-		return a, valueError{err}
+		return a, err
+	}
+	dev, err := backend.Open(on, backend.Options{Threads: s.threads})
+	if err != nil {
+		return a, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	r, err := quantize.Cast(ctx, dev, m, row, c.Seed)
@@ -82,7 +98,7 @@ func quantizeMatrix(ctx context.Context, s *server, q *request) (a reply, err er
 // cast returns the row of a recipe that the request describes.
 func (c quantizeRequest) cast() (row recipe.Cast, err error) {
 	row.Scaling = recipe.Current
-	if row.DType, err = fp8.ParseDType(c.Format); err != nil {
+	if row.DType, err = formatOn(c.Device, c.Format); err != nil {
 		return row, err
 	}
 	if row.Granularity, err = recipe.ParseGranularity(c.Granularity); err != nil {
@@ -100,10 +116,10 @@ func quantized(r *quantize.Result) reply {
 	fields := quantizeReply{
 		Format: r.DType.String(), Block: r.Block.String(), ScaleFormat: r.ScaleDType.String(), ScaleRows: r.ScaleRows, ScaleCols: r.ScaleCols,
 		Outer: 1, Bits: r.Bits(),
-		RelativeNoise: h[backend.HealthNoise], Saturated: h[backend.HealthSaturated], Flushed: h[backend.HealthFlushed],
+		RelativeNoise: number(h[backend.HealthNoise]), Saturated: number(h[backend.HealthSaturated]), Flushed: number(h[backend.HealthFlushed]),
 	}
 	if r.Cast.Scale.Outer {
-		fields.Outer = r.Outer
+		fields.Outer = number(r.Outer)
 	}
 	codes := r.Codes
 	if r.DType.Size() == 0 {

@@ -20,10 +20,12 @@
 //	checkpoint   pathRequest        the list of a checkpoint's tensors
 //	tensor       tensorRequest      one tensor of a checkpoint
 //
-// An operation that fails is answered with the keys "error" and "kind": "value" for a wrong
-// request, "missing" for a file that does not exist, "failure" for the rest. The server then
-// goes on with the next request. A malformed frame ends it, because the next frame's begin is
-// unknown.
+// Each of these types describes the buffers of the request and of the reply, in order. A key without
+// a default is required where its zero value is not allowed. A value that is NaN or infinite is null.
+//
+// The reply of an operation that fails has the keys "error" and "kind": "value" for a wrong request,
+// "missing" for a file that does not exist, "failure" for the rest. The server then goes on with the
+// next request. A malformed frame ends the server, because the start of the next frame is unknown.
 package serve
 
 import (
@@ -67,7 +69,7 @@ var operations = map[string]operation{
 type server struct {
 	threads int
 	loaded  cache
-	tensors tensors
+	folders folders
 }
 
 // Options are the settings of Serve.
@@ -76,10 +78,10 @@ type Options struct {
 	Threads int    // worker threads of a device; 0: all processors
 }
 
-// Serve answers the requests that r holds, until r ends or ctx is done.
+// Serve answers the requests that r holds, until r ends. It checks ctx between requests only.
 func Serve(ctx context.Context, r io.Reader, w io.Writer, o Options) (err error) {
 	s := &server{threads: o.Threads}
-	defer func() { err = errors.Join(err, s.loaded.close(), s.tensors.closed()) }()
+	defer func() { err = errors.Join(err, s.loaded.trim(0), s.folders.trim(0)) }()
 	in, out := bufio.NewReaderSize(r, 1<<16), bufio.NewWriterSize(w, 1<<16)
 	if err := (reply{fields: hello{Protocol, o.Version, arith.Names()}}).write(out); err != nil {
 		return err
@@ -108,7 +110,7 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, o Options) (err error)
 func (s *server) answer(ctx context.Context, q *request) reply {
 	a, err := s.run(ctx, q)
 	if err != nil {
-		return reply{fields: map[string]string{"error": err.Error(), "kind": kindOf(err)}}
+		return failed(err)
 	}
 	return a
 }

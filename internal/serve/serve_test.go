@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"octet/backend"
 	_ "octet/backend/emu"
 	"octet/fp8"
 	"octet/internal/gemm"
@@ -98,7 +97,9 @@ func TestCast(t *testing.T) {
 		frame(t, castOf(3, map[string]any{"saturate": false}), fp8.AppendFloats(nil, 1000, -2, 0.1)),
 		frame(t, castOf(2, map[string]any{"device": "gaudi2"}), fp8.AppendFloats(nil, 1000, -2)),
 		frame(t, castOf(0, nil), nil),
-		frame(t, castOf(2, map[string]any{"format": "bf16", "source": "bf16"}), []byte{0x80, 0x3f, 0x00, 0x40}),
+		frame(t, castOf(2, map[string]any{"format": "bf16", "source": "bf16", "scale": 2}), []byte{0x80, 0x3f, 0x00, 0x40}),
+		frame(t, castOf(len(x), map[string]any{"rounding": "stochastic", "seed": 5, "saturate": false, "scale": 200}), raw),
+		frame(t, castOf(1, map[string]any{"device": "GAUDI2", "format": "e5m2"}), fp8.AppendFloats(nil, 1)),
 	)
 	want := make([]uint8, len(x))
 	fp8.Quantize8(want, x, fp8.E4M3, 3, false)
@@ -110,7 +111,26 @@ func TestCast(t *testing.T) {
 	require.Equal(t, "e4m3ieee", list[3].fields["format"])
 	require.Equal(t, []byte{0x77, 0xc0}, list[3].buffers[0], "240")
 	require.Empty(t, list[4].buffers[0])
-	require.Equal(t, []byte{0x80, 0x3f, 0x00, 0x40}, list[5].buffers[0])
+	require.Equal(t, []byte{0x00, 0x40, 0x80, 0x40}, list[5].buffers[0])
+	for i, v := range x {
+		code := fp8.E4M3.Stochastic(v*200, fp8.Random(fp8.StreamKey(5, 0, fp8.NameKey("cast")), uint64(i)), fp8.NonSaturating)
+		require.Equal(t, byte(code), list[6].buffers[0][i], i)
+	}
+	require.Equal(t, []byte{0x3c}, list[7].buffers[0])
+}
+
+// A scale that the client does not give is 1.
+func TestDefaultScale(t *testing.T) {
+	h := castOf(1, nil)
+	delete(h, "scale")
+	list := exchange(t,
+		frame(t, h, fp8.AppendFloats(nil, 1)),
+		frame(t, map[string]any{"op": "decode", "count": 1, "format": "e4m3fn"}, []byte{0x38}),
+		frame(t, map[string]any{"op": "decode", "count": 1, "format": "e8m0"}, []byte{0x80}),
+	)
+	require.Equal(t, []byte{0x38}, list[0].buffers[0])
+	require.Equal(t, fp8.AppendFloats(nil, 1), list[1].buffers[0])
+	require.Equal(t, fp8.AppendFloats(nil, 2), list[2].buffers[0])
 }
 
 func TestDecode(t *testing.T) {
@@ -118,7 +138,8 @@ func TestDecode(t *testing.T) {
 	for i := range codes {
 		codes[i] = byte(i)
 	}
-	a := exchange(t, frame(t, map[string]any{"op": "decode", "count": 256, "format": "e5m2", "scale_inv": 0.5}, codes))[0]
+	codes = bytes.Repeat(codes, piece/256+1) // more than a piece
+	a := exchange(t, frame(t, map[string]any{"op": "decode", "count": len(codes), "format": "e5m2", "scale_inv": 0.5}, codes))[0]
 	for i, code := range codes {
 		got := math.Float32frombits(binary.LittleEndian.Uint32(a.buffers[0][4*i:]))
 		want := fp8.E5M2.Float32(uint32(code)) * 0.5
@@ -126,50 +147,27 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func multiplyOf(a, b gemm.Matrix, more map[string]any) (map[string]any, [][]byte) {
-	operand := func(m gemm.Matrix) map[string]any {
-		return map[string]any{"format": m.DType.String(), "rows": m.Rows, "cols": m.Cols, "block": "tensor", "scale": "fp32"}
-	}
-	h := map[string]any{"op": "scaled_mm", "a": operand(a), "b": operand(b), "out": "fp32", "device": "h100"}
-	for k, v := range more {
-		h[k] = v
-	}
-	one := fp8.AppendFloats(nil, 1)
-	return h, [][]byte{a.Codes, one, b.Codes, one}
+// Statistics that are not finite are null, which JSON has.
+func TestQuantizeOfNaN(t *testing.T) {
+	h := map[string]any{"op": "quantize", "rows": 2, "cols": 2, "source": "fp32", "format": "e4m3", "device": "gaudi2", "granularity": "row", "scale": "pow2", "rounding": "nearest", "name": "x"}
+	nan := float32(math.NaN())
+	list := exchange(t, frame(t, h, fp8.AppendFloats(nil, nan, 1, 2, 240)), frame(t, h, fp8.AppendFloats(nil, 1, 1e-9, 2, 3)))
+	require.NotContains(t, list[0].fields, "error")
+	require.Contains(t, list[0].fields, "relative_noise")
+	require.Nil(t, list[0].fields["relative_noise"])
+	require.Equal(t, "e4m3ieee", list[0].fields["format"])
+	require.Equal(t, []byte{0x40, 0x77}, list[0].buffers[0][2:])
+	require.Equal(t, []any{0.0, 0.25}, []any{list[1].fields["saturated"], list[1].fields["flushed"]})
 }
 
-// The GEMM is that of package gemm, which octet gemm prints, and stays so when a loaded one is used
-// again with other operands.
-func TestScaledMM(t *testing.T) {
-	var requests, want [][]byte
-	for i := range 2 * cachedGEMMs {
-		rows := 1 + i%(cachedGEMMs+2)
-		a, b := gemm.Random(uint64(i), fp8.E4M3, rows, 96), gemm.Random(uint64(i+50), fp8.E5M2, 7, 96)
-		fast := i%3 == 0
-		h, buffers := multiplyOf(a, b, map[string]any{"fast": fast})
-		requests = append(requests, frame(t, h, buffers...))
-		accum := backend.Promoted
-		if fast {
-			accum = backend.Fast
-		}
-		dev, err := backend.Open("emu:h100", backend.Options{Threads: 1})
-		require.NoError(t, err)
-		x, err := gemm.Multiply(t.Context(), dev, a.Operand(), b.Operand(), accum)
-		require.NoError(t, err)
-		require.NoError(t, dev.Close())
-		want = append(want, fp8.AppendFloats(nil, x...))
-	}
-	for i, a := range exchange(t, requests...) {
-		require.NotContains(t, a.fields, "error")
-		require.Equal(t, want[i], a.buffers[0], i)
-	}
-}
-
-func TestRounded(t *testing.T) {
-	raw := func() []byte { return fp8.AppendFloats(nil, 1.00390625, 65520, -1e30) }
-	require.Equal(t, []byte{0x80, 0x3f, 0x80, 0x47, 0x4a, 0xf1}, rounded(raw(), fp8.BF16))
-	require.Equal(t, []byte{0x04, 0x3c, 0x00, 0x7c, 0x00, 0xfc}, rounded(raw(), fp8.F16))
-	require.Equal(t, raw(), rounded(raw(), fp8.F32))
+// A reply whose header is too long becomes an error, and the server goes on.
+func TestLongReply(t *testing.T) {
+	var out bytes.Buffer
+	w := bufio.NewWriter(&out)
+	require.NoError(t, reply{fields: map[string]string{"x": strings.Repeat("x", maxHeader)}}.write(w))
+	a := readAnswer(t, &out)
+	require.Equal(t, "failure", a.fields["kind"])
+	require.Contains(t, a.fields["error"], "a frame has at most")
 }
 
 // A wrong request is answered, and the server goes on.
@@ -203,7 +201,15 @@ func TestWrongRequests(t *testing.T) {
 		{"an array of 1099511627776 elements", "value", frame(t, castOf(1<<40, nil), big)},
 		{"values in e4m3: expected fp32, bf16 or fp16", "value", frame(t, castOf(1, map[string]any{"source": "e4m3"}), []byte{1})},
 		{"format fp32: expected one of up to eight bits", "value", frame(t, castOf(1, map[string]any{"format": "fp32"}), []byte{1, 2, 3, 4})},
-		{"rocket", "value", frame(t, castOf(1, map[string]any{"device": "rocket"}), []byte{1, 2, 3, 4})},
+		{`device "rocket": expected one of h100, `, "value", frame(t, castOf(1, map[string]any{"device": "rocket"}), []byte{1, 2, 3, 4})},
+		{"gaudi2 has e4m3ieee", "value", frame(t, castOf(1, map[string]any{"device": "gaudi2", "format": "e4m3fn"}), []byte{1, 2, 3, 4})},
+		{"1 buffers: expected 4", "value", wrongMM(nil, 3)},
+		{"expected at most 1073741824 elements", "value", wrongMM(map[string]any{"a": operandOf("e4m3", 65536, 1), "b": operandOf("e4m3", 65536, 1)}, 0)},
+		{"a matrix of 65536×65537", "value", wrongMM(map[string]any{"a": operandOf("e4m3", 65536, 65537)}, 0)},
+		{"K must be even", "value", wrongMM(map[string]any{"a": operandOf("e2m1", 4, 31)}, 0)},
+		{"unsupported by backend emu:h100: e4m3 tensor fp32 × e4m3ieee", "value", wrongMM(map[string]any{"b": operandOf("e4m3ieee", 3, 32)}, 0)},
+		{"a has 32 columns and b 31 rows", "value", wrongMM(map[string]any{"b": operandOf("e4m3", 3, 31)}, 0)},
+		{"a has 32 columns and b 33 rows", "value", wrongMM(map[string]any{"b": operandOf("e4m3", 3, 33)}, 0)},
 		{"expected one of up to eight bits", "value", frame(t, map[string]any{"op": "decode", "count": 1, "format": "bf16"}, []byte{1})},
 		{"4 buffers", "value", wrongMM(map[string]any{"a": map[string]any{}}, 0)},
 		{"3 buffers: expected 4", "value", wrongMM(nil, 1)},
@@ -234,6 +240,7 @@ func TestMalformedFrames(t *testing.T) {
 		"header: ":                           append([]byte{2, 0, 0, 0}, "[]"...),
 		"expected sizes of 0 and more":       append([]byte{16, 0, 0, 0}, `{"buffers":[-1]}`...),
 		"unexpected EOF":                     good[:2],
+		"a header of 16777217 bytes":         {1, 0, 0, 1},
 		"buffers of [9223372036854775807 1]": append([]byte{37, 0, 0, 0}, `{"buffers":[9223372036854775807, 1]} `...),
 	} {
 		err := Serve(t.Context(), bytes.NewReader(raw), io.Discard, Options{})
@@ -259,6 +266,6 @@ func FuzzRequest(f *testing.F) {
 		}
 		s := &server{threads: 1}
 		s.answer(t.Context(), q)
-		require.NoError(t, s.loaded.close())
+		require.NoError(t, s.loaded.trim(0))
 	})
 }
