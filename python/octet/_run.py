@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Iterator, Mapping, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ._formats import Array, array_of
 from ._server import server
 
 
 class Series(NamedTuple):
-    """Values by step. A value that is not finite, or that the step has not, is NaN."""
+    """Values by step. NaN marks a value that is missing or not finite."""
 
-    steps: Array
-    values: Array
+    steps: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """The tensors of a checkpoint, or of a model folder in Hugging Face's layout.
+@dataclass(frozen=True, eq=False)
+class Checkpoint(Mapping[str, Array]):
+    """The tensors of a checkpoint, or of a model folder in Hugging Face's layout, by name.
+
+    It reads a tensor when it is asked for, from the files as they then are.
 
     Attributes:
         path: The folder.
@@ -33,10 +36,24 @@ class Checkpoint:
     """
 
     path: str
-    config: dict[str, Any]
-    state: dict[str, Any] | None
-    dtypes: dict[str, str]
-    shapes: dict[str, tuple[int, ...]]
+    config: dict[str, Any] = field(repr=False)
+    state: dict[str, Any] | None = field(repr=False)
+    dtypes: dict[str, str] = field(repr=False)
+    shapes: dict[str, tuple[int, ...]] = field(repr=False)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.dtypes)
+
+    def __len__(self) -> int:
+        return len(self.dtypes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.dtypes
+
+    def __eq__(self, other: object) -> bool:  # a mapping's would read all tensors
+        return self is other
+
+    __hash__ = object.__hash__
 
     def __getitem__(self, name: str) -> Array:
         """Return a tensor as it is stored: codes of FP8, see :func:`octet.cast`."""
@@ -45,15 +62,15 @@ class Checkpoint:
         reply, (raw,) = server().call("tensor", path=self.path, name=name, values=False)
         return array_of(raw, reply["dtype"], tuple(reply["shape"]))
 
-    def weight(self, name: str) -> Array:
+    def weight(self, name: str) -> npt.NDArray[np.float32]:
         """Return a tensor of the model as float32; FP8 values are multiplied by their scale_inv."""
         if not name.startswith("model/"):
             raise ValueError(f"{name!r} is not a tensor of the model: its name begins with 'model/'")
         reply, (raw,) = server().call("tensor", path=self.path, name=name, values=True)
-        return raw.view(np.float32).reshape(reply["shape"])
+        return raw.view(np.float32).reshape(tuple(reply["shape"]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A run folder as it was when it was opened.
 
@@ -70,12 +87,12 @@ class Run:
         casts: For each cast a Series for each field.
         channels: For each MLP a Series for each field.
         alarms: Warnings and errors of run.log: step and text.
-        problems: What is damaged in the folder, a sentence each.
+        problems: One sentence per damaged file.
         damaged: Checkpoints that cannot be opened, with the reason.
     """
 
     path: str
-    config: dict[str, str]
+    config: dict[str, str] = field(repr=False)
     state: str
     step: int
     steps: int
@@ -107,13 +124,16 @@ class Run:
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Open the folder of a checkpoint, or of a model in Hugging Face's layout.
+    """Open the folder of a checkpoint, and verify its checksums, or that of a model.
+
+    A model is one in Hugging Face's layout that ``octet train`` can start from: a Llama, Qwen2.5
+    or Qwen3, whose FP8 tensors, if it has any, have one scale each.
 
     Raises:
-        FileNotFoundError: There is no such folder.
-        octet.Error: The checkpoint is damaged.
+        FileNotFoundError: There is no such folder, or it has no config.json.
+        octet.Error: The checkpoint is damaged, or the model is of another kind.
     """
-    full = os.path.abspath(path)
+    full = os.path.abspath(os.fsdecode(path))
     r, _ = server().call("checkpoint", path=full)
     return Checkpoint(
         full, r["config"], r.get("state"),
@@ -127,7 +147,7 @@ def open(path: str | os.PathLike[str]) -> Run:  # noqa: A001
     Raises:
         FileNotFoundError: There is no such folder, or it has no configuration.
     """
-    r, buffers = server().call("run", path=os.path.abspath(path))
+    r, buffers = server().call("run", path=os.path.abspath(os.fsdecode(path)))
     tables: dict[str, dict[str, Any]] = {"metrics": {}, "timing": {}, "casts": {}, "channels": {}}
     for i, s in enumerate(r["series"]):
         series = Series(buffers[2 * i].view(np.float64).astype(np.int64), buffers[2 * i + 1].view(np.float64))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import octet
-from octet._server import binary
+from octet import binary
 
 SMALL = ["model.layers=1", "model.dim=32", "model.heads=2", "model.kv_heads=1", "model.ffn=48", "data.seq=32", "train.micro_batch=2"]
 
@@ -64,7 +64,54 @@ def test_safetensors_agrees(run):
             assert c["model/" + name].tobytes() == raw[8 + size + start:8 + size + end]
 
 
+def test_a_checkpoint_is_a_mapping(run):
+    c = octet.open(run).checkpoint()
+    assert len(c) == len(list(c)) == len(c.dtypes) and next(iter(c)) in c and "model/none" not in c
+    assert c == c and c != octet.open(run).checkpoint() and hash(c)
+    assert len(repr(c)) < 300 and len(repr(octet.open(run))) < 300
+
+
+def test_weights_are_codes_times_scale_inv(tmp_path):
+    """A Hugging Face folder with an FP8 weight, which transformers reads as code · weight_scale."""
+    dim, vocabulary = 32, 64
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": dim, "intermediate_size": dim, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": vocabulary, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+        "tie_word_embeddings": True, "hidden_act": "silu", "max_position_embeddings": 64,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    codes = np.random.default_rng(1).standard_normal((dim, dim)).astype(ml_dtypes.float8_e4m3fn)
+    tensors = {"w.weight": ("F8_E4M3", codes), "w.weight_scale": ("F32", np.float32([0.5]))}
+    header, data = {}, b""
+    for name, (dtype, x) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [len(data), len(data) + x.nbytes]}
+        data += x.tobytes()
+    text = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    c = octet.open_checkpoint(tmp_path)
+    assert c.state is None and np.array_equal(c["model/w.weight"].view(np.uint8), codes.view(np.uint8))
+    assert np.array_equal(c.weight("model/w.weight"), codes.astype(np.float32) * np.float32(0.5))
+
+
+def test_a_run_that_was_trained_again(run, tmp_path):
+    import shutil
+
+    name = "model/model.embed_tokens.weight"
+    shutil.copytree(run, tmp_path / "a")
+    first = octet.open(tmp_path / "a").checkpoint(6)
+    before = first[name]
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(FileNotFoundError):
+        first[name]
+    shutil.copytree(run, tmp_path / "a")
+    shutil.rmtree(tmp_path / "a" / "checkpoints" / "step-00000006")
+    shutil.copytree(run / "checkpoints" / "step-00000003", tmp_path / "a" / "checkpoints" / "step-00000006")
+    assert not np.array_equal(before, octet.open_checkpoint(tmp_path / "a" / "checkpoints" / "step-00000006")[name])
+
+
 def test_what_is_missing(run, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        octet.open_checkpoint(tmp_path)
     with pytest.raises(FileNotFoundError):
         octet.open(tmp_path / "none")
     with pytest.raises(FileNotFoundError):

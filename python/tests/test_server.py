@@ -19,7 +19,7 @@ POSIX = pytest.mark.skipif(os.name != "posix", reason="signals and fork")
 @POSIX
 def test_a_killed_server_is_an_error_and_is_replaced():
     octet.cast([1], "e4m3")
-    process = octet.server()._process
+    process = octet._server.server()._process
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert octet.cast([1], "e4m3").shape == (1,)
@@ -56,7 +56,7 @@ def test_another_protocol_is_refused(tmp_path):
     (tmp_path / "frame").write_bytes(len(header).to_bytes(4, "little") + header)
     script.write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/frame\n/bin/cat >/dev/null\n")
     script.chmod(0o755)
-    with pytest.raises(octet.ServerError, match="speaks protocol 99, this package 1"):
+    with pytest.raises(octet.ServerError, match="uses protocol 99, this package 1"):
         _server.Server(str(script))
 
 
@@ -70,16 +70,150 @@ def test_a_fork_has_a_server_of_its_own():
     text = """
         import os, numpy as np, octet
         octet.cast([1], "e4m3")
-        parent = octet.server()._process.pid
+        parent = octet._server.server()._process.pid
         child = os.fork()
-        ok = octet.cast([2], "e4m3").shape == (1,) and (octet.server()._process.pid == parent) == bool(child)
+        if child and not os.fork():
+            os._exit(0)  # a child that never calls octet
+        ok = octet.cast([2], "e4m3").shape == (1,) and (octet._server.server()._process.pid == parent) == bool(child)
         if child == 0:
-            octet.server().close()
+            octet._server.server().close()
             os._exit(0 if ok else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 and ok
         assert octet.cast([3], "e4m3").shape == (1,)
     """
     subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(text)], check=True, timeout=60)
+
+
+@POSIX
+def test_a_child_does_not_hold_the_server():
+    """The server ends with the parent's end of the pipe, though a child still runs."""
+    text = """
+        import os, time, octet
+        octet.cast([1], "e4m3")
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+            os._exit(0)
+        start = time.monotonic()
+        octet._server.server().close()
+        assert time.monotonic() - start < 4
+        os.kill(child, 9)
+    """
+    subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(text)], check=True, timeout=60)
+
+
+@POSIX
+@pytest.mark.parametrize("when", ["writes", "reads"])
+def test_an_interrupted_call_does_not_answer_the_next(when):
+    own, size = _server.Server(), 1 << 22
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(*_):
+        raise Interrupt
+
+    if when == "writes":
+        inner = own._in
+
+        class Pipe:
+            def write(self, data):
+                if len(data) > 1 << 20:
+                    inner.write(data[:1000])
+                    interrupt()
+                return inner.write(data)
+
+            close = inner.close
+
+        own._in = Pipe()
+    else:
+        own._read = interrupt
+    with pytest.raises(Interrupt):
+        own.call("decode", [np.zeros(size, np.uint8)], count=size, format="e4m3", scale_inv=1.0)
+    assert not own.running
+    own.close()
+
+
+@POSIX
+def test_an_exception_of_a_signal_handler_is_kept():
+    import time
+
+    def alarm(*_):
+        raise TimeoutError("mine")
+
+    before, x = signal.signal(signal.SIGALRM, alarm), np.ones((256, 16384), np.uint8)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        start = time.monotonic()
+        with pytest.raises(TimeoutError, match="mine"):
+            while time.monotonic() - start < 20:
+                octet.scaled_mm(x, x.T, device="h100", format_a="e4m3", format_b="e4m3")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert octet.cast([1], "e5m2").astype(np.float32).tolist() == [1]
+
+
+@POSIX
+def test_ctrl_c_leaves_the_server():
+    assert os.getpgid(octet._server.server()._process.pid) != os.getpgid(0)
+
+
+@POSIX
+@pytest.mark.parametrize("output", [b"hello, world", b"", b"\2\0\0\0[]", b"\2\0\0\0{}", b"\2\0\0\0{x"])
+def test_another_command_is_refused(tmp_path, output):
+    (tmp_path / "output").write_bytes(output)
+    script = tmp_path / "octet"
+    script.write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/output\n")
+    script.chmod(0o755)
+    with pytest.raises(octet.ServerError, match="is .*octet an octet command"):
+        _server.Server(str(script))
+
+
+def test_partial_writes():
+    own = _server.Server()
+    inner = own._in
+
+    class Pipe:
+        def write(self, data):
+            return inner.write(data[:3])
+
+        close = inner.close
+
+    own._in = Pipe()
+    _, (raw,) = own.call("decode", [np.arange(100, dtype=np.uint8)], count=100, format="e5m2", scale_inv=1.0)
+    assert np.array_equal(raw.view(np.float32), octet.dequantize(np.arange(100, dtype=np.uint8), "e5m2"))
+    own.close()
+
+
+def test_a_program_ends_at_once():
+    text = "import time, atexit, octet; octet.cast([1], 'e4m3')"
+    import time
+
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
+    assert time.monotonic() - start < 4.5
+
+
+def test_names():
+    assert octet.__version__ and "open" not in octet.__all__ and octet.ServerError.__module__ == "octet"
+    assert all(hasattr(octet, name) for name in octet.__all__)
+    with pytest.raises(octet.ServerError, match="no octet command"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("OCTET_BINARY", raising=False)
+            patch.setenv("PATH", "")
+            patch.setattr(_server, "__file__", "/nowhere/octet/_server.py")
+            patch.setattr(_server.importlib.metadata, "distribution", lambda name: type("None", (), {"files": None}))
+            octet.binary()
+
+
+def test_command_of_a_target_folder(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "octet").write_text("")
+    monkeypatch.delenv("OCTET_BINARY", raising=False)
+    monkeypatch.setattr(_server, "__file__", str(tmp_path / "octet" / "_server.py"))
+    monkeypatch.setattr(_server.importlib.metadata, "distribution", lambda name: type("None", (), {"files": None}))
+    assert octet.binary() == str(tmp_path / "bin" / "octet")
 
 
 def test_threads_share_a_server():

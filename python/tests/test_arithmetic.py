@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import octet
-from octet._server import binary
+from octet import binary
 
 ALL_BF16 = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16)
 FORMATS = {
@@ -17,6 +17,7 @@ FORMATS = {
     "e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
     "e5m2": ml_dtypes.float8_e5m2,
     "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "e3m4": ml_dtypes.float8_e3m4,
     "e2m3": ml_dtypes.float6_e2m3fn,
     "e3m2": ml_dtypes.float6_e3m2fn,
     "e2m1": ml_dtypes.float4_e2m1fn,
@@ -172,6 +173,74 @@ def test_without_ml_dtypes_arrays_hold_codes(monkeypatch):
     np.testing.assert_allclose(got, want[1].dequantize() @ want[1].dequantize().T, rtol=1e-4, atol=1e-4)
 
 
+def test_empty_matrices_multiply_as_in_numpy():
+    a, b = np.zeros((3, 0), np.uint8), np.zeros((0, 2), np.uint8)
+    assert octet.scaled_mm(a, b, format_a="e4m3", format_b="e4m3").tolist() == np.zeros((3, 2)).tolist()
+    a, b = np.zeros((0, 8), np.int8), np.zeros((8, 2), np.int8)
+    assert octet.scaled_mm(a, b, out_dtype="fp16").shape == (0, 2)
+
+
+def test_a_scale_of_uint8_is_a_code_of_e8m0():
+    a, b = np.full((1, 32), 0x38, np.uint8), np.full((32, 1), 0x38, np.uint8)
+    formats = {"format_a": "e4m3", "format_b": "e4m3"}
+    assert octet.scaled_mm(a, b, np.uint8([[128]]), np.uint8([[126]]), **formats).tolist() == [[32.0]]
+    with pytest.raises(ValueError, match="scale_a has shape"):
+        octet.scaled_mm(a, b, np.uint8(128), **formats)
+
+
+def test_nvfp4_multiplies():
+    rng = np.random.default_rng(6)
+    x, w = rng.standard_normal((8, 64)).astype(np.float32), 40 * rng.standard_normal((5, 64)).astype(np.float32)
+    a, b = (octet.quantize(m, "e2m1", "1x16", "e4m3+fp32") for m in (x, w))
+    assert a.outer != 1
+    got = octet.scaled_mm(a.codes, b.codes.T, (a.scale_inv, a.outer), (b.scale_inv.T, b.outer), device="b200")
+    np.testing.assert_allclose(got, a.dequantize() @ b.dequantize().T, rtol=1e-4, atol=1e-3)
+
+
+def test_ragged_blocks():
+    rng = np.random.default_rng(7)
+    x, w = rng.standard_normal((200, 300)).astype(np.float32), rng.standard_normal((7, 300)).astype(np.float32)
+    for block in ("1x128", "128x128"):
+        a, b = octet.quantize(x, "e4m3", block, "fp32"), octet.quantize(w, "e4m3", "1x128", "fp32")
+        assert np.linalg.norm(a.dequantize() - x) / np.linalg.norm(x) == pytest.approx(a.relative_error, rel=1e-4)
+        got = octet.scaled_mm(a.codes, b.codes.T, a.scale_inv, b.scale_inv.T)
+        np.testing.assert_allclose(got, a.dequantize() @ b.dequantize().T, rtol=1e-4, atol=1e-4)
+
+
+def test_a_device_multiplies_what_it_quantized():
+    x = np.random.default_rng(8).standard_normal((16, 64)).astype(np.float32)
+    q = octet.quantize(x, "e4m3", "row", "fp32", device="gaudi2")
+    assert q.format == "e4m3ieee"
+    got = octet.scaled_mm(q.codes, q.codes.T, q.scale_inv, q.scale_inv.T, device="gaudi2")
+    np.testing.assert_allclose(got, q.dequantize() @ q.dequantize().T, rtol=1e-3, atol=1e-2)
+
+
+def test_quantize_of_nan():
+    q = octet.quantize([[np.nan, 1], [2, 3]], "e4m3", "row", "fp32")
+    assert np.isnan(q.relative_error) and np.isnan(q.dequantize()[0, 0]) and np.isfinite(q.dequantize()[1]).all()
+    assert q.saturated == 0
+    assert octet.quantize([[1, 1e-9], [2, 3]], "e4m3", "row", "fp32").flushed == 0.25
+    assert q == q and hash(q)
+
+
+def test_values_of_other_types():
+    x = np.float32([1, 2.5, -3])
+    for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, np.float64, ml_dtypes.bfloat16, ">f4"):
+        assert octet.cast(x.astype(dtype), "e5m2").astype(np.float32).tolist() == [1, 2.5, -3]
+    assert octet.cast([1], "e4m3", seed=np.int64(3), saturate=np.bool_(True)).shape == (1,)
+    assert octet.dequantize(octet.cast(x, "bf16")).tolist() == [1, 2.5, -3]
+    assert octet.dequantize(octet.cast(x, "bf16").view(np.uint16), "bf16", 2).tolist() == [2, 5, -6]
+    assert octet.dequantize(octet.cast(x, "fp16")).tolist() == [1, 2.5, -3]
+    with pytest.raises(TypeError, match="use_fast_accum is None"):  # torch's sixth argument
+        octet.scaled_mm(*matrices(2, 3, 8, ml_dtypes.float8_e4m3fn), 1.0, 1.0, None, None, "bf16")
+
+
+@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("e2m1", "e2m3", "e3m2")])
+def test_decoding_all_codes(name):
+    codes = np.arange(256, dtype=np.uint8)
+    np.testing.assert_array_equal(octet.dequantize(codes, name), codes.view(FORMATS[name]).astype(np.float32))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -190,7 +259,20 @@ def test_without_ml_dtypes_arrays_hold_codes(monkeypatch):
         (lambda: octet.scaled_mm(*matrices(2, 3, 8, ml_dtypes.float8_e4m3fn), np.ones((2, 3))), "scale_a has shape (2, 3)"),
         (lambda: octet.scaled_mm(*matrices(2, 3, 8, ml_dtypes.float8_e4m3fn), out_dtype="e4m3"), "expected fp32, bf16 or fp16"),
         (lambda: octet.scaled_mm(*matrices(2, 3, 8, ml_dtypes.float8_e5m2), device="rocket"), "rocket"),
-        (lambda: octet.scaled_mm(np.zeros((0, 8), np.int8), np.zeros((8, 2), np.int8)), "expected 1 to"),
+        (lambda: octet.scaled_mm(*matrices(2, 3, 8, ml_dtypes.float8_e4m3fn), 1.0, np.ones((3, 1))), "b has shape (8, 3): expected one number, or (1, 3)"),
+        (lambda: octet.scaled_mm(*matrices(2, 3, 8, ml_dtypes.float8_e4m3fn), None), "scale_a has type object"),
+        (lambda: octet.scaled_mm(*matrices(2, 3, 8, ml_dtypes.float8_e4m3fn), 1j), "scale_a has type complex128"),
+        (lambda: octet.scaled_mm(*matrices(2, 3, 8, ml_dtypes.float8_e4m3fn), device="gaudi2"), "gaudi2 has e4m3ieee"),
+        (lambda: octet.cast([1], ml_dtypes.float8_e4m3fn, device="gaudi2"), "gaudi2 has e4m3ieee"),
+        (lambda: octet.cast([1], "e4m3", device="a100"), 'device "a100": expected one of h100'),
+        (lambda: octet.cast([1], "e4m3", np.ones((2, 1))), "expected one number"),
+        (lambda: octet.cast([1], "e4m3", np.nan), "scale is nan"),
+        (lambda: octet.cast([1], "e4m3", 1e300), "expected a finite float32"),
+        (lambda: octet.cast([1], "e4m3", seed=-1), "seed is -1"),
+        (lambda: octet.dequantize(np.uint8([1]), "e4m3", np.inf), "scale_inv is inf"),
+        (lambda: octet.dequantize(np.uint8([16]), "e2m1"), "code 16: e2m1 has 4 bits"),
+        (lambda: octet.dequantize(ml_dtypes.float8_e5m2(1), "e4m3"), "expected codes of e4m3"),
+        (lambda: octet.scaled_mm(np.uint8([[0x77]]), np.uint8([[1]]), format_a="e2m1", format_b="e2m1"), "e2m1 has 4 bits"),
     ],
 )
 def test_wrong_arguments_are_value_errors(call, message):

@@ -1,4 +1,4 @@
-"""Measure calls of the package beside the time of the pipes alone. Run: python tests/speed.py"""
+"""Measure calls of the package beside the time of the pipes alone. Run: python bench/speed.py"""
 
 import statistics
 import subprocess
