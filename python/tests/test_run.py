@@ -33,6 +33,22 @@ def test_metrics(run):
     assert r.metrics["loss"].values.tolist() == pytest.approx([want[s] for s in sorted(want)])
     assert "tokens_per_s" in r.timing
     assert any(len(fields) > 3 for fields in r.casts.values())
+    assert "layers.0" in r.channels and "layers.0" not in r.casts
+    assert r.version == octet.version() and r.alarms == []
+
+
+def test_alarms_and_problems(run, tmp_path):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    with (copy / "run.log").open("a") as log:
+        log.write('{"time":"2026-01-02T03:04:05Z","level":"WARN","msg":"loss spike","step":4}\n')
+    with (copy / "metrics.jsonl").open("a") as metrics:
+        metrics.write("no JSON\n")
+    r = octet.open(copy)
+    assert len(r.alarms) == 1 and r.alarms[0][0] == 4 and "loss spike" in r.alarms[0][1]
+    assert len(r.problems) == 1 and "metrics.jsonl" in r.problems[0]
 
 
 def test_checkpoints(run):
