@@ -197,6 +197,14 @@ def test_nvfp4_multiplies():
     np.testing.assert_allclose(got, a.dequantize() @ b.dequantize().T, rtol=1e-4, atol=1e-3)
 
 
+def test_integers_multiply():
+    rng = np.random.default_rng(9)
+    for name, top in (("int8", 127), ("int4", 7)):
+        a, b = (octet.cast(rng.integers(-top, top + 1, shape), name) for shape in ((4, 32), (32, 3)))
+        want = a.astype(np.int32) @ b.astype(np.int32)
+        assert np.array_equal(octet.scaled_mm(a, b), want)
+
+
 def test_ragged_blocks():
     rng = np.random.default_rng(7)
     x, w = rng.standard_normal((200, 300)).astype(np.float32), rng.standard_normal((7, 300)).astype(np.float32)

@@ -125,6 +125,13 @@ def test_a_run_that_was_trained_again(run, tmp_path):
     assert not np.array_equal(before, octet.open_checkpoint(tmp_path / "a" / "checkpoints" / "step-00000006")[name])
 
 
+def test_relative_paths(run, monkeypatch):
+    octet.open(run)  # the server starts in another folder
+    monkeypatch.chdir(run.parent)
+    assert octet.open("a").step == 6 and octet.open(b"a").metrics["loss"].steps.dtype == np.int64
+    assert octet.open_checkpoint("a/checkpoints/step-00000003").state["step"] == 3
+
+
 def test_what_is_missing(run, tmp_path):
     with pytest.raises(FileNotFoundError):
         octet.open_checkpoint(tmp_path)
