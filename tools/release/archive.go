@@ -5,53 +5,57 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	_ "embed"
 	"fmt"
-	"os"
-	"path/filepath"
+	"strings"
 	"time"
 )
 
-// archive returns the name and the content of a target's archive: a zip file on Windows, else a
-// compressed tar file. All is in one folder.
-func (s *source) archive(b *binary, licenses []byte) (name string, content []byte, err error) {
-	base := fmt.Sprintf("octet-%s-%s", s.version, b.target)
-	readme, err := os.ReadFile(filepath.Join(s.dir, "README.md"))
-	if err != nil {
-		return "", nil, err
+// archiveReadme is for users of the command, who have no checkout and no Go.
+//
+//go:embed archive.md
+var archiveReadme string
+
+// archive returns a target's archive: a zip file on Windows, else a compressed tar file. An archive has
+// one top-level folder.
+func (s *source) archive(c *contents) (file, error) {
+	base := fmt.Sprintf("octet-%s-%s", s.version, c.target)
+	readme := strings.ReplaceAll(archiveReadme, "VERSION", s.version)
+	if c.os == "windows" {
+		readme = strings.ReplaceAll(readme, "./octet", `.\octet`)
 	}
 	files := []file{
-		{base + "/" + b.command(), b.content, 0o755},
-		{base + "/README.md", readme, 0o644},
-		{base + "/THIRD_PARTY_LICENSES", licenses, 0o644},
+		{name: base + "/" + c.command(), content: c.content, mode: 0o755},
+		{name: base + "/README.md", content: []byte(readme), mode: 0o644},
+		{name: base + "/THIRD_PARTY_LICENSES", content: c.licenses(), mode: 0o644},
 	}
-	if b.os == "windows" {
-		content, err = zipOf(files, s.time)
-		return base + ".zip", content, err
+	if c.os == "windows" {
+		content, err := zipOf(files, s.time)
+		return file{name: base + ".zip", content: content}, err
 	}
-	raw, err := tarOf(files, s.time, 0)
+	raw, err := tarOf(files, s.time)
 	if err != nil {
-		return "", nil, err
+		return file{}, err
 	}
 	var packed bytes.Buffer
 	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
 	if err != nil {
-		return "", nil, err
+		return file{}, err
 	}
 	if _, err := z.Write(raw); err != nil {
-		return "", nil, err
+		return file{}, err
 	}
 	err = z.Close()
-	return base + ".tar.gz", packed.Bytes(), err
+	return file{name: base + ".tar.gz", content: packed.Bytes()}, err
 }
 
-// tarOf returns a tar file whose entries all have a time and an owner. Names that end in a slash
-// are folders.
-func tarOf(files []file, at time.Time, owner int) ([]byte, error) {
+// tarOf returns a tar file whose entries all have a time.
+func tarOf(files []file, at time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, f := range files {
-		h := &tar.Header{Name: f.name, Mode: int64(f.mode), Size: int64(len(f.content)), ModTime: at, Uid: owner, Gid: owner, Format: tar.FormatPAX}
-		if f.name[len(f.name)-1] == '/' {
+		h := &tar.Header{Name: f.name, Mode: int64(f.mode), Size: int64(len(f.content)), ModTime: at, Uid: f.owner, Gid: f.owner, Format: tar.FormatPAX}
+		if strings.HasSuffix(f.name, "/") {
 			h.Typeflag = tar.TypeDir
 		}
 		if err := w.WriteHeader(h); err != nil {

@@ -1,17 +1,19 @@
-// Release builds the files of a release into a folder, from the checkout that it runs in:
+// Release builds the files of a release into a folder, from the commit of the checkout that it runs in:
 //
-//	octet-V-OS-ARCH.tar.gz, .zip     the command, with the licenses of what it contains
+//	octet-V-OS-ARCH.tar.gz, .zip     the command, with the licenses of its modules
 //	octet-V-py3-none-PLATFORM.whl    the command and the Python package
 //	octet-V-image-linux-ARCH.tar     container images, for docker load and podman load
 //	octet-V.spdx.json                the modules in each binary, as SPDX 2.3
 //	SHA256SUMS
 //
 // The files depend on the commit, the version and the Go release alone, and those with cgo on the C
-// compiler, so that two checkouts give the same bytes. It calls no service but the Go module proxy,
-// and a registry only if -base names an image in one.
+// compiler and glibc of the machine, so that two checkouts give the same bytes. It calls no service but
+// the Go module proxy, and a registry only if -base names an image in one.
 package main
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
@@ -23,7 +25,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.source, "source", ".", "folder in the checkout")
 	flag.StringVar(&o.out, "o", "dist", "folder of the files")
-	flag.StringVar(&o.version, "version", "", "version, such as v0.2.0; default: the commit's tag, else v0.0.0 with its date and hash")
+	flag.StringVar(&o.version, "version", "", "version, such as v0.2.0 or v0.2.0-rc.1; default: the commit's tag, else v0.0.0 with its date and hash")
 	flag.StringVar(&o.platforms, "platforms", "", "OS-ARCH[-accelerators] to build for, separated by commas; default: all")
 	flag.StringVar(&o.base, "base", "", "image below the command of the accelerators' image, such as nvidia/cuda:13.0.1-runtime-ubuntu24.04; default: glibc of this machine")
 	flag.Parse()
@@ -64,45 +66,25 @@ func run(o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	modules := &moduleList{src: src, known: map[string]module{}}
-	var files []file
-	add := func(name string, content []byte) {
-		files = append(files, file{name: name, content: content, mode: 0o644})
+	if err := src.export(filepath.Join(work, "source")); err != nil {
+		return err
 	}
+	var files []file
+	var all []*contents
 	for _, t := range targets {
-		b, err := src.build(work, t)
+		c, packed, err := src.pack(work, t, o.base)
 		if err != nil {
 			return fmt.Errorf("%s: %w", t, err)
 		}
-		if err := modules.add(b); err != nil {
-			return fmt.Errorf("%s: %w", t, err)
-		}
-		licenses := modules.licenses(b)
-		name, archive, err := src.archive(b, licenses)
-		if err != nil {
-			return fmt.Errorf("%s: %w", t, err)
-		}
-		add(name, archive)
-		name, wheel, err := src.wheel(b, licenses)
-		if err != nil {
-			return fmt.Errorf("%s: %w", t, err)
-		}
-		add(name, wheel)
-		if t.os == "linux" {
-			name, image, err := src.image(b, o.base)
-			if err != nil {
-				return fmt.Errorf("%s: image: %w", t, err)
-			}
-			add(name, image)
-		}
+		files, all = append(files, packed...), append(all, c)
 		fmt.Println(t)
 	}
-	spdx, err := modules.spdx()
+	spdx, err := src.spdx(all)
 	if err != nil {
 		return err
 	}
-	add(fmt.Sprintf("octet-%s.spdx.json", src.version), spdx)
-	add("SHA256SUMS", sums(files))
+	files = append(files, file{name: "octet-" + src.version + ".spdx.json", content: spdx})
+	files = append(files, file{name: "SHA256SUMS", content: sums(files)})
 	for _, f := range files {
 		if err := os.WriteFile(filepath.Join(out, f.name), f.content, 0o644); err != nil {
 			return err
@@ -110,4 +92,49 @@ func run(o options) (err error) {
 		fmt.Printf("%8.1f MB  %s\n", float64(len(f.content))/1e6, f.name)
 	}
 	return nil
+}
+
+// pack builds the command for a target, and returns its contents and its files of the release.
+func (s *source) pack(work string, t target, base string) (*contents, []file, error) {
+	b, err := s.build(work, t)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := s.contents(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	archive, err := s.archive(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	wheel, err := s.wheel(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t.os != "linux" {
+		return c, []file{archive, wheel}, nil
+	}
+	image, err := s.image(c, base)
+	if err != nil {
+		return nil, nil, fmt.Errorf("image: %w", err)
+	}
+	return c, []file{archive, wheel, image}, nil
+}
+
+// file is a file of an archive or of the release.
+type file struct {
+	name    string // of a folder, it ends in a slash
+	content []byte
+	mode    os.FileMode
+	owner   int
+}
+
+// sums returns the file SHA256SUMS, as sha256sum -c reads it.
+func sums(files []file) []byte {
+	var b bytes.Buffer
+	for _, f := range files {
+		fmt.Fprintf(&b, "%x  %s\n", sha256.Sum256(f.content), f.name)
+	}
+	return b.Bytes()
 }

@@ -3,61 +3,50 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
-	"debug/elf"
 	"encoding/base64"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
-	"slices"
-	"strconv"
+	"regexp"
 	"strings"
 )
 
-// wheel returns the name and the content of a target's wheel (PEP 427): the Python package, and the
-// command as a script.
-func (s *source) wheel(b *binary, licenses []byte) (name string, content []byte, err error) {
-	version := s.pythonVersion(b.target)
-	tags, err := platformTags(b)
+// wheel returns a target's wheel (PEP 427): the Python package, and the command as a script. The command
+// with accelerators has a local version, since pip could not tell its wheel from the other one of its
+// platform.
+func (s *source) wheel(c *contents) (file, error) {
+	version, err := pythonVersion(s.version)
 	if err != nil {
-		return "", nil, err
+		return file{}, err
+	}
+	if c.accelerators {
+		version += "+accelerators"
+	}
+	tags, err := platformTags(c.binary)
+	if err != nil {
+		return file{}, err
 	}
 	root := "octet-" + version
-	files, err := pythonFiles(filepath.Join(s.dir, "python"))
+	files, err := pythonFiles(filepath.Join(s.dir, "python", "octet"))
 	if err != nil {
-		return "", nil, err
+		return file{}, err
 	}
 	guide, err := os.ReadFile(filepath.Join(s.dir, "docs", "python.md"))
 	if err != nil {
-		return "", nil, err
+		return file{}, err
 	}
 	info := root + ".dist-info/"
 	files = append(files,
-		file{root + ".data/scripts/" + b.command(), b.content, 0o755},
-		file{info + "licenses/THIRD_PARTY_LICENSES", licenses, 0o644},
-		file{info + "METADATA", metadata(version, guide), 0o644},
-		file{info + "WHEEL", wheelFile(tags), 0o644},
+		file{name: root + ".data/scripts/" + c.command(), content: c.content, mode: 0o755},
+		file{name: info + "licenses/THIRD_PARTY_LICENSES", content: c.licenses(), mode: 0o644},
+		file{name: info + "METADATA", content: metadata(version, string(guide)), mode: 0o644},
+		file{name: info + "WHEEL", content: wheelFile(tags), mode: 0o644},
 	)
-	files = append(files, file{info + "RECORD", record(files, info+"RECORD"), 0o644})
-	content, err = zipOf(files, s.time)
-	return fmt.Sprintf("%s-py3-none-%s.whl", root, strings.Join(tags, ".")), content, err
-}
-
-// pythonVersion returns the version as PEP 440 writes it: v0.2.0-rc.1 is 0.2.0rc1, and a commit
-// without a tag 0.0.0.dev20261129115959. The command with accelerators has a local version, since pip
-// could not tell it from the other one of its platform.
-func (s *source) pythonVersion(t target) string {
-	version, rest, _ := strings.Cut(strings.TrimPrefix(s.version, "v"), "-")
-	kind, number, ok := strings.Cut(rest, ".")
-	switch {
-	case ok && slices.Contains([]string{"alpha", "beta", "rc"}, kind):
-		version += map[string]string{"alpha": "a", "beta": "b", "rc": "rc"}[kind] + number
-	case rest != "":
-		version += ".dev" + s.time.Format("20060102150405")
-	}
-	if t.accelerators {
-		version += "+accelerators"
-	}
-	return version
+	files = append(files, file{name: info + "RECORD", content: record(files, info+"RECORD"), mode: 0o644})
+	content, err := zipOf(files, s.time)
+	return file{name: fmt.Sprintf("%s-py3-none-%s.whl", root, strings.Join(tags, ".")), content: content}, err
 }
 
 // platformTags returns the platforms of a wheel. Go's releases set the oldest macOS, and a static
@@ -72,63 +61,37 @@ func platformTags(b *binary) ([]string, error) {
 	case b.os == "darwin":
 		return []string{"macosx_12_0_" + arch}, nil
 	case b.accelerators:
-		minor, err := glibcMinor(b.content)
+		minor, err := glibcOf(b.content)
 		return []string{fmt.Sprintf("manylinux_2_%d_%s", minor, arch)}, err
 	}
 	return []string{"manylinux2014_" + arch, "musllinux_1_1_" + arch}, nil
 }
 
-// glibcMinor returns the second number of the oldest glibc that has all symbols of a command.
-func glibcMinor(content []byte) (minor int, err error) {
-	f, err := elf.NewFile(bytes.NewReader(content))
-	if err != nil {
-		return 0, err
-	}
-	symbols, err := f.ImportedSymbols()
-	if err != nil {
-		return 0, err
-	}
-	for _, symbol := range symbols {
-		if text, ok := strings.CutPrefix(symbol.Version, "GLIBC_2."); ok {
-			text, _, _ = strings.Cut(text, ".")
-			n, err := strconv.Atoi(text)
-			if err != nil {
-				return 0, fmt.Errorf("symbol %s of version %s: %w", symbol.Name, symbol.Version, err)
-			}
-			minor = max(minor, n)
-		}
-	}
-	return minor, nil
-}
-
-// pythonFiles returns the files of the Python package in a folder, without its tests.
+// pythonFiles returns the files of the Python package in a folder.
 func pythonFiles(dir string) (files []file, err error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "octet", "*"))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range paths { // sorted
-		if ext := filepath.Ext(path); ext != ".py" && ext != ".typed" {
-			continue
+	root := os.DirFS(dir)
+	err = fs.WalkDir(root, ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
 		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file{"octet/" + filepath.Base(path), content, 0o644})
-	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("%s has no Python package", dir)
-	}
-	return files, nil
+		content, err := fs.ReadFile(root, name)
+		files = append(files, file{name: path.Join("octet", name), content: content, mode: 0o644})
+		return err
+	})
+	return files, err
 }
 
-func metadata(version string, guide []byte) []byte {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, `Metadata-Version: 2.1
+// relativeLink matches a link to another document of the repository.
+var relativeLink = regexp.MustCompile(`\[([^\]]*)\]\([^):]*\)`)
+
+// metadata returns the file METADATA of version 2.4 (PEP 639). The description is the guide, without
+// the links that lead nowhere from a wheel.
+func metadata(version, guide string) []byte {
+	return fmt.Appendf(nil, `Metadata-Version: 2.4
 Name: octet
 Version: %s
-Summary: Octet trains large language models in FP8: the command, and its numbers in Python
+Summary: Train large language models in FP8: the octet command and a Python package
+License-File: THIRD_PARTY_LICENSES
 Requires-Python: >=3.9
 Requires-Dist: numpy>=1.22
 Provides-Extra: ml-dtypes
@@ -137,9 +100,7 @@ Classifier: Programming Language :: Python :: 3
 Classifier: Typing :: Typed
 Description-Content-Type: text/markdown
 
-`, version)
-	b.Write(guide)
-	return b.Bytes()
+%s`, version, relativeLink.ReplaceAllString(guide, "$1"))
 }
 
 func wheelFile(tags []string) []byte {
