@@ -89,14 +89,13 @@ func environment(dir string) ([]string, error) {
 }
 
 // goCommand returns a command of Go for a target.
-func (s *source) goCommand(t target, verb string, args ...string) *exec.Cmd {
-	cgo, flags := "0", []string{verb}
-	if t.accelerators {
-		cgo, flags = "1", []string{verb, "-tags", "cuda,gaudi,mpi"}
-	}
-	command := exec.Command("go", append(flags, args...)...)
+func (s *source) goCommand(t target, args ...string) *exec.Cmd {
+	command := exec.Command("go", args...)
 	command.Dir = s.dir
-	command.Env = append(s.env[:len(s.env):len(s.env)], "GOOS="+t.os, "GOARCH="+t.arch, "CGO_ENABLED="+cgo)
+	command.Env = append(s.env[:len(s.env):len(s.env)], "GOOS="+t.os, "GOARCH="+t.arch, "CGO_ENABLED=0")
+	if t.accelerators {
+		command.Env = append(command.Env, "GOFLAGS=-tags=cuda,gaudi,mpi", "CGO_ENABLED=1")
+	}
 	return command
 }
 

@@ -75,9 +75,11 @@ func (s *source) packages(t target) (root map[string]string, folders map[string]
 			folders[field[0]] = append(folders[field[0]], field[2])
 		}
 	}
-	out, err = s.goCommand(t, "env", "GOROOT").Output()
+	if out, err = s.goCommand(t, "env", "GOROOT").Output(); err != nil {
+		return nil, nil, fmt.Errorf("go env: %w", withStderr(err))
+	}
 	root["std"] = strings.TrimSpace(string(out))
-	return root, folders, err
+	return root, folders, nil
 }
 
 // licenseFile matches the names of license files, as in "LICENSE", "LICENSE.md" and "COPYING".

@@ -141,7 +141,7 @@ func TestEnvironment(t *testing.T) {
 		"CGO_CPPFLAGS": "", "CGO_CFLAGS": "-O2 -g0 -Wno-deprecated-declarations", "CGO_CXXFLAGS": "-O2 -g0", "CGO_LDFLAGS": "-O2 -g",
 		"GOOS": "darwin", "GOARCH": "arm64", "CGO_ENABLED": "0",
 	}
-	out, err := s.goCommand(target{"darwin", "arm64", false}, "env", append([]string{"-json"}, slices.Collect(maps.Keys(want))...)...).Output()
+	out, err := s.goCommand(target{"darwin", "arm64", false}, append([]string{"env", "-json"}, slices.Collect(maps.Keys(want))...)...).Output()
 	require.NoError(t, err)
 	got := map[string]string{}
 	require.NoError(t, json.Unmarshal(out, &got))
