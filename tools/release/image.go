@@ -86,7 +86,8 @@ func (s *source) layer(files []file) (v1.Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil })
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil }
+	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching)
 }
 
 // withFolders returns files, each after its folders. Docker creates a folder that a layer leaves out,

@@ -249,6 +249,7 @@ func TestImagesTrain(t *testing.T) {
 	if os.Getuid() != 0 || runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		t.Skip("it needs root on linux-amd64")
 	}
+	t.Parallel() // the limits leave room beside it
 	groups, reason := limited(t)
 	if reason != "" {
 		t.Logf("without limits of memory and processors: %s", reason)

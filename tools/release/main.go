@@ -19,6 +19,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() {
@@ -69,16 +72,22 @@ func run(o options) (err error) {
 	if err := src.export(filepath.Join(work, "source")); err != nil {
 		return err
 	}
-	var files []file
-	var all []*contents
-	for _, t := range targets {
-		c, packed, err := src.pack(work, t, o.base)
-		if err != nil {
-			return fmt.Errorf("%s: %w", t, err)
-		}
-		files, all = append(files, packed...), append(all, c)
-		fmt.Println(t)
+	all, packed := make([]*contents, len(targets)), make([][]file, len(targets))
+	var group errgroup.Group
+	group.SetLimit(2) // one compiles while the other packs on one core
+	for i, t := range targets {
+		group.Go(func() (err error) {
+			if all[i], packed[i], err = src.pack(work, t, o.base); err != nil {
+				return fmt.Errorf("%s: %w", t, err)
+			}
+			fmt.Println(t)
+			return nil
+		})
 	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	files := slices.Concat(packed...)
 	spdx, err := src.spdx(all)
 	if err != nil {
 		return err

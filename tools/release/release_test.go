@@ -65,6 +65,10 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("OCTET_RELEASE_TOOL") != "" { // this process is the command
+		main()
+		return
+	}
 	status := m.Run()
 	if released != "" {
 		os.RemoveAll(released)
@@ -136,8 +140,19 @@ func untar(t *testing.T, r io.Reader) (entries []entry, files map[string][]byte)
 	}
 }
 
-// archiveOf returns the entries and the files of an archive, without the name of its folder.
+// archived is an archive, without the name of its folder.
+type archived struct {
+	entries []entry
+	files   map[string][]byte
+}
+
+var archives = map[target]*archived{} // that tests have read
+
+// archiveOf returns the entries and the files of an archive.
 func archiveOf(t *testing.T, p target) (entries []entry, files map[string][]byte) {
+	if a := archives[p]; a != nil {
+		return a.entries, a.files
+	}
 	base := "octet-" + testVersion + "-" + p.String()
 	var all map[string][]byte
 	if p.os == "windows" {
@@ -159,6 +174,7 @@ func archiveOf(t *testing.T, p target) (entries []entry, files map[string][]byte
 		files[name] = all[entries[i].name]
 		entries[i].name = name
 	}
+	archives[p] = &archived{entries, files}
 	return entries, files
 }
 
@@ -166,21 +182,23 @@ func commandOf(p target) string {
 	return (&binary{target: p}).command()
 }
 
-// The files of a clone are equal, byte for byte, those of one platform also if a cache of its own
-// makes Go compile everything again.
+// The files of a clone are equal, byte for byte, if a cache of its own makes Go compile everything again.
 func TestReproducible(t *testing.T) {
 	dir := dist(t)
+	t.Parallel()
 	clone := filepath.Join(t.TempDir(), "clone of octet")
 	out, err := exec.Command("git", "clone", "-q", "../..", clone).CombinedOutput()
 	require.NoError(t, err, string(out))
-	again := t.TempDir()
-	platforms := "windows-arm64"
-	if cgo() {
-		platforms += ",linux-amd64-accelerators"
+	again, cache := t.TempDir(), t.TempDir()
+	for _, p := range testTargets() {
+		if p.os != "linux" || p.arch != "amd64" {
+			continue
+		}
+		tool := exec.Command(os.Args[0], "-source", clone, "-o", again, "-version", testVersion, "-platforms", p.String())
+		tool.Env = append(os.Environ(), "OCTET_RELEASE_TOOL=1", "GOCACHE="+cache)
+		out, err := tool.CombinedOutput()
+		require.NoError(t, err, string(out))
 	}
-	require.NoError(t, run(options{source: clone, out: again, version: testVersion, platforms: platforms}))
-	t.Setenv("GOCACHE", t.TempDir())
-	require.NoError(t, run(options{source: clone, out: again, version: testVersion, platforms: "linux-amd64"}))
 	list, err := os.ReadDir(again)
 	require.NoError(t, err)
 	compared := 0
@@ -195,7 +213,7 @@ func TestReproducible(t *testing.T) {
 		require.True(t, bytes.Equal(want, got), e.Name())
 		compared++
 	}
-	require.GreaterOrEqual(t, compared, 5)
+	require.GreaterOrEqual(t, compared, 3)
 }
 
 func TestSums(t *testing.T) {
