@@ -120,17 +120,19 @@ func TestExport(t *testing.T) {
 // The user's settings of modules reach the Go command, those of binaries do not.
 func TestEnvironment(t *testing.T) {
 	settings := filepath.Join(t.TempDir(), "env")
-	require.NoError(t, os.WriteFile(settings, []byte("GOPROXY=https://proxy.example.com\nGOSUMDB=off\nGOMODCACHE=/modules\nGOPRIVATE=example.com\nGOFLAGS=-tags=x\nGOAMD64=v4\nGOARM64=v9.0\nGOFIPS140=latest\n"), 0o644))
+	require.NoError(t, os.WriteFile(settings, []byte("GOPROXY=https://proxy.example.com\nGOSUMDB=off\nGOMODCACHE=/modules\nGOPRIVATE=example.com\nGOFLAGS=-tags=x\n"), 0o644))
 	t.Setenv("GOENV", settings)
-	for _, name := range []string{"GOPROXY", "GOSUMDB", "GOMODCACHE", "GOPRIVATE"} {
+	for _, name := range []string{"GOFLAGS", "GOPROXY", "GOSUMDB", "GOMODCACHE", "GOPRIVATE"} {
 		t.Setenv(name, "") // empty is unset
 	}
 	for _, setting := range []string{"CGO_CFLAGS", "CGO_CPPFLAGS", "CGO_CXXFLAGS", "CGO_LDFLAGS"} {
 		t.Setenv(setting, "-Dx")
 	}
-	t.Setenv("GOWORK", "/x/go.work")
-	t.Setenv("GOEXPERIMENT", "jsonv2")
-	t.Setenv("GO_EXTLINK_ENABLED", "1")
+	for name, value := range map[string]string{
+		"GOWORK": "/x/go.work", "GOEXPERIMENT": "jsonv2", "GO_EXTLINK_ENABLED": "1", "GOAMD64": "v4", "GOARM64": "v9.0", "GOFIPS140": "latest",
+	} {
+		t.Setenv(name, value)
+	}
 	s := &source{dir: t.TempDir()}
 	var err error
 	s.env, err = environment(s.dir)
