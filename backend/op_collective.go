@@ -122,12 +122,13 @@ func (o *AllToAll) PartBytes(ranks int) (int64, error) {
 // codes is rounded to nearest even and saturates, after each addition with Each, else after
 // the last. The parts share X's scale, which then dequantizes the sum.
 type SumParts struct {
-	X     *Tensor `op:"in"`             // [parts·rows, cols], a float format
-	Out   *Tensor `op:"out"`            // F32 [rows, cols]
-	AtMax *Tensor `op:"inout,optional"` // F32 [1]: plus the number of rounded sums at ± the format's largest value; exact below 2^24
+	X     *Tensor `op:"in"`                   // [parts·rows, cols], a float format
+	Out   *Tensor `op:"out,inout=Accumulate"` // F32 [rows, cols]
+	AtMax *Tensor `op:"inout,optional"`       // F32 [1]: plus the number of rounded sums at ± the format's largest value; exact below 2^24
 
-	Rounded bool
-	Each    bool
+	Rounded    bool
+	Each       bool
+	Accumulate bool // adds the sum to Out
 }
 
 func (o *SumParts) check() error {

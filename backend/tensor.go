@@ -121,6 +121,8 @@ type Tensor struct {
 	// Value is the value of all elements of an Input that the host writes only once, so
 	// that lowering may rely on it; 0 means unknown.
 	Value float32
+
+	shard *Tensor // see Vars.Gathered
 }
 
 // Rows returns the product of all dimensions but the last.

@@ -37,6 +37,9 @@ type Base struct {
 	// Shards is the number of ranks that share the optimizer state, see [Param]. With 0 or 1
 	// every rank holds all of it.
 	Shards int
+	// Stage is that of ZeRO, where Shards is more than 1: from 2 on every micro-batch scatters its
+	// gradients, and at 3 ranks also share the copies of weights that GEMMs read.
+	Stage int
 	// StepTokens is the number of tokens of a step, over all ranks, which divides the gradients
 	// of the loss. It is the scale of gradients with scaling [recipe.Constant]; 0 counts as 1.
 	// Set it before layers are declared.
@@ -203,7 +206,7 @@ func (b *Base) UpdateScales(p *backend.Program, skip *backend.Tensor) {
 func (b *Base) CastWeights(p *Pass) {
 	b.Scales.clear(p.Program, true)
 	for _, w := range b.Params {
-		if w.Sharded() && w.whole != nil {
+		if w.Sharded() && w.storesWhole() {
 			p.gatherRows(w.Master, w.paddedWhole)
 		}
 	}

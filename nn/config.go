@@ -39,6 +39,7 @@ type Config struct {
 	// equal share of the rows of every matrix's master weights (see Param). With 0
 	// or 1 every rank holds all of them.
 	Shards int
+	Stage  int // of ZeRO, as in Base
 }
 
 // Norm says where a decoder layer normalizes: before attention and MLP, or their results.

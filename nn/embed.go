@@ -39,7 +39,7 @@ func (b *Base) declareTable(e *Embedding, tied *Head) {
 	case b.Recipe.Compute == fp8.F32:
 		e.table = b.wholeOf(w)
 	default:
-		e.table, e.castsIt = b.Vars.Tensor(backend.Stash, w.Name+"."+b.Recipe.Compute.String(), b.Recipe.Compute, w.Shape...), true
+		e.table, e.castsIt = b.copyOf(w, w.Name+"."+b.Recipe.Compute.String(), b.Plain()), true
 	}
 }
 
@@ -61,10 +61,10 @@ func (e *Embedding) Forward(p *Pass, tokens *backend.Tensor) *backend.Tensor {
 // Backward appends the gradient of the table, given that of Forward's result. accumulate
 // adds to a gradient that this micro-batch has written already: a tied head's.
 func (e *Embedding) Backward(p *Pass, tokens, dy *backend.Tensor, accumulate bool) {
-	p.named(e.scope).Add(&backend.EmbedGrad{
-		IDs: tokens, DOut: dy, DTable: e.weight.Grad, Accumulate: !p.First || accumulate,
-	})
-	p.complete(e.weight)
+	q := p.At(e.scope)
+	sum, earlier := e.weight.openGrad(q)
+	q.Add(&backend.EmbedGrad{IDs: tokens, DOut: dy, DTable: sum, Accumulate: earlier || accumulate})
+	e.weight.closeGrad(q, sum)
 }
 
 // padded rounds a number of rows up to a multiple of 16, which FP8 GEMMs require.

@@ -29,9 +29,28 @@ func (p *Pass) gatherRows(x, out *backend.Tensor) {
 	p.comm().Add(&backend.AllGather{X: x, Out: out})
 }
 
-// castRows appends casts of a weight to copies of all rows.
+// castRows appends casts of a weight to copies of all rows, or to this rank's rows of copies that
+// micro-batches gather.
 func (p *Pass) castRows(w *Param, casts []backend.Cast) {
-	if w.whole != nil || !w.gathersCodes(casts, p.Ranks) {
+	var shared []backend.Cast
+	casts = slices.DeleteFunc(casts, func(c backend.Cast) bool {
+		shard := c.Out.Shard()
+		if shard == nil {
+			return false
+		}
+		if c.Out = shard; c.ScaleInv != nil {
+			c.ScaleInv = shard.Scale
+		}
+		shared = append(shared, c)
+		return true
+	})
+	if shared != nil {
+		p.Add(&backend.Quantize{X: w.Master, Out: shared})
+	}
+	if len(casts) == 0 {
+		return
+	}
+	if w.storesWhole() || !w.gathersCodes(casts, p.Ranks) {
 		p.Add(&backend.Quantize{X: p.gather(w, "weight.whole"), Out: casts})
 		return
 	}
@@ -61,20 +80,10 @@ func (p *Pass) castRows(w *Param, casts []backend.Cast) {
 // gathersCodes reports whether the ranks gather the codes of a sharded weight's casts; else they
 // gather the master.
 func (w *Param) gathersCodes(casts []backend.Cast, ranks int) bool {
-	rows := w.Master.Rows()
-	if w.Shape[0] != ranks*rows {
-		return false // the last shard has padding, which the copies lack
-	}
 	bytes := int64(0)
 	for _, c := range casts {
-		block := c.Out.Block
-		switch {
-		case c.Out.DType.Size() == 0:
-			return false // backend cuda does not transpose two codes in a byte
-		case block != backend.PerTensor && (block.Rows == 0 || rows%block.Rows != 0):
-			return false // a block scale spans rows of several ranks
-		case c.ScaleInv != nil && c.ScaleInv.DType.IsQuantized() && !c.ScaleInv.DType.IsForScales():
-			return false // an operand in such a format needs a scale, which block scales lack
+		if !w.splits(c.Out, c.ScaleInv, ranks) {
+			return false
 		}
 		if bytes += c.Out.Bytes(); c.ScaleInv != nil {
 			bytes += c.ScaleInv.Bytes()
@@ -83,12 +92,60 @@ func (w *Param) gathersCodes(casts []backend.Cast, ranks int) bool {
 	return bytes <= int64(ranks)*w.Master.Bytes()
 }
 
+// splits reports whether the ranks' casts of their rows are rows of a copy, with its block scales
+// scaleInv or nil.
+func (w *Param) splits(out, scaleInv *backend.Tensor, ranks int) bool {
+	rows, block := w.Master.Rows(), out.Block
+	switch {
+	case w.Shape[0] != ranks*rows:
+		return false // the last shard has padding, which the copies lack
+	case out.DType.Size() == 0:
+		return false // backend cuda does not transpose two codes in a byte
+	case block != backend.PerTensor && (block.Rows == 0 || rows%block.Rows != 0):
+		return false // a block scale spans rows of several ranks
+	case scaleInv != nil && scaleInv.DType.IsQuantized() && !scaleInv.DType.IsForScales():
+		return false // an operand in such a format needs a scale, which block scales lack
+	}
+	return true
+}
+
+// copyOf declares a copy of all rows of a weight, which casts c write and micro-batches read. At stage 3
+// of ZeRO the rank stores its own rows, unless the copy cannot be split.
+func (b *Base) copyOf(w *Param, name string, c Copy) *backend.Tensor {
+	stash := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
+		return b.Vars.Tensor(backend.Stash, name, d, shape...)
+	}
+	declare := func(name string, shape []int, make func(string, fp8.DType, ...int) *backend.Tensor) *backend.Tensor {
+		t := make(name, c.stored(), shape...)
+		if c.blockScaled() {
+			c.declareScale(t, make)
+		}
+		return t
+	}
+	sketch := declare(name, w.Shape, func(name string, d fp8.DType, shape ...int) *backend.Tensor {
+		return &backend.Tensor{Name: name, DType: d, Shape: shape}
+	})
+	var scales *backend.Tensor
+	if c.blockScaled() {
+		scales = sketch.Scale
+	}
+	if b.Stage < 3 || !w.Sharded() || !w.splits(sketch, scales, b.Shards) {
+		return declare(name, w.Shape, stash)
+	}
+	shard := declare(name+".shard", w.Master.Shape, stash)
+	t := b.Vars.Gathered(name, shard, w.Shape[0])
+	if scales != nil {
+		t.Scale = b.Vars.Gathered(scales.Name, shard.Scale, scales.Rows())
+	}
+	return t
+}
+
 // shardAmaxes appends the amaxes of the sharded weights that have current scales, with one
 // all-reduce over the ranks, and returns them by layer: F32 [1].
 func (b *Base) shardAmaxes(p *Pass) map[*Linear]*backend.Tensor {
 	var layers []*Linear
 	for _, l := range b.linears {
-		if l.copies == nil || l.weight.whole != nil {
+		if l.copies == nil || l.weight.storesWhole() {
 			continue
 		}
 		for i := range l.copies.casts {

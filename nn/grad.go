@@ -16,12 +16,13 @@ import (
 //	codes = round(sum · scale)             to nearest
 //
 // With several ranks the last micro-batch reduces the sum before the cast, as FP32 gradients are
-// reduced. Ranks that each update a part of the rows cast their parts with one scale.
+// reduced. Ranks that each update a part of the rows cast their parts with one scale. From stage 2
+// of ZeRO on every micro-batch scatters its own dW and adds its rows to those of the earlier ones.
 //
 // If the sum is not finite, scale_inv is NaN, since the codes of an FP8 format can lose an
 // infinity: all values read are then NaN, and backend.StepGate skips the update.
 
-// declareStoredGrad declares the gradient of p in format d.
+// declareStoredGrad declares the gradient of p in format d between micro-batches.
 func (p *Param) declareStoredGrad(vars *backend.Vars, d fp8.DType) {
 	declare := func(name string, shape []int) *backend.Tensor {
 		t := vars.Tensor(backend.Stash, name, d, shape...)
@@ -30,60 +31,74 @@ func (p *Param) declareStoredGrad(vars *backend.Vars, d fp8.DType) {
 		}
 		return t
 	}
-	p.Grad = declare(p.Name+".grad", p.Shape)
+	if !p.scatters {
+		p.Grad = declare(p.Name+".grad", p.Shape)
+	}
 	if p.Reduced = p.Grad; p.Sharded() {
 		p.Reduced = declare(p.Name+".grad.shard", p.Master.Shape)
 	}
 }
 
-// openGrad returns the tensor in FP32 to which a micro-batch adds dW: the gradient itself or, if
-// that is stored in fewer bits, a temp with its values.
-func (l *Linear) openGrad(p *Pass) *backend.Tensor {
-	w := l.weight
-	if w.Grad.DType == fp8.F32 {
-		return w.Grad
+// openGrad returns the tensor in FP32 to which a micro-batch adds dW, and whether it holds the sum of
+// earlier ones: the gradient itself or, if that is stored otherwise, a temp.
+func (w *Param) openGrad(p *Pass) (sum *backend.Tensor, accumulate bool) {
+	if w.Grad != nil && w.Grad.DType == fp8.F32 {
+		return w.Grad, !p.First
 	}
-	p = p.At(l.Scope)
 	padded := p.root.Temp(w.Name+".grad.fp32", fp8.F32, w.paddedShape(p.Ranks)...)
-	if n := padded.Rows() - w.Shape[0]; n > 0 && p.Last {
+	if n := padded.Rows() - w.Shape[0]; n > 0 && (p.Last || w.scatters) {
 		p.Add(&backend.Fill{Out: padded.RowRange(w.Shape[0], n)})
 	}
-	sum := w.withoutPadding(padded)
-	if !p.First {
-		p.Add(&backend.SumParts{X: w.Grad, Out: sum}) // of one part: dequantizes
+	sum = w.withoutPadding(padded)
+	if p.First || w.scatters {
+		return sum, false
 	}
-	return sum
+	p.Add(&backend.SumParts{X: w.Grad, Out: sum}) // of one part: dequantizes
+	return sum, true
 }
 
-// closeGrad stores sum, from openGrad, and in the last micro-batch reduces it over the ranks.
-// These collectives are on the queue of the casts, as in exchangeCodes: on another one, the sums of
-// all layers would stay allocated until the end of the program.
-func (l *Linear) closeGrad(p *Pass, sum *backend.Tensor) {
-	w := l.weight
-	if sum == w.Grad {
+// closeGrad stores sum, from openGrad, and reduces it over the ranks: in the last micro-batch, or in
+// each. These collectives are on the queue of the casts, as in exchangeCodes: on another one, the sums
+// of all layers would stay allocated until the end of the program.
+func (w *Param) closeGrad(p *Pass, sum *backend.Tensor) {
+	switch {
+	case sum == w.Grad:
 		p.complete(w)
-		return
-	}
-	p = p.At(l.Scope)
-	if !p.Last || p.Ranks < 2 {
+	case w.scatters:
+		p.addRows(w, sum.Root())
+	case !p.Last || p.Ranks < 2:
 		p.storeGrad(sum, w.Grad, false)
-		return
-	}
-	q := p.Program.Phase(backend.Comm)
-	if !w.Sharded() {
-		q.Add(&backend.AllReduce{X: sum})
+	case !w.Sharded():
+		p.Program.Phase(backend.Comm).Add(&backend.AllReduce{X: sum})
 		p.storeGrad(sum, w.Grad, false)
+	default:
+		rows := p.root.Temp(w.Reduced.Name+".fp32", fp8.F32, w.Reduced.Shape...)
+		p.scatterGrad(p.Program, w, sum.Root(), rows)
+		p.storeGrad(rows, w.Reduced, true)
+	}
+}
+
+// addRows scatters the gradient of a micro-batch and adds this rank's rows to those of the earlier
+// ones. In programs whose gradients nobody reads it does nothing.
+func (p *Pass) addRows(w *Param, grad *backend.Tensor) {
+	if p.Discard {
 		return
 	}
-	rows := p.root.Temp(w.Reduced.Name+".fp32", fp8.F32, w.Reduced.Shape...)
-	if p.reduce.FP32() {
-		q.Add(&backend.ReduceScatter{X: sum.Root(), Out: rows})
-	} else {
-		wide := *w
-		wide.paddedGrad, wide.Reduced = sum.Root(), rows
-		p.exchangeCodes(&wide)
+	rows := w.Reduced
+	if !p.First || rows.DType != fp8.F32 {
+		rows = p.root.Temp(w.Reduced.Name+".fp32", fp8.F32, w.Reduced.Shape...)
 	}
-	p.storeGrad(rows, w.Reduced, true)
+	p.scatterGrad(p.Program, w, grad, rows)
+	switch {
+	case rows == w.Reduced:
+	case w.Reduced.DType == fp8.F32:
+		p.Add(&backend.SumParts{X: rows, Out: w.Reduced, Accumulate: true})
+	default:
+		if !p.First {
+			p.Add(&backend.SumParts{X: w.Reduced, Out: rows, Accumulate: true})
+		}
+		p.storeGrad(rows, w.Reduced, true)
+	}
 }
 
 // storeGrad casts x to a stored gradient, of which each rank has a part if shared.

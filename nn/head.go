@@ -130,6 +130,11 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 	if grads {
 		dx = q.temp("input.grad", tokens, h.weight.Cols())
 	}
+	var sum *backend.Tensor
+	var earlier bool
+	if grads {
+		sum, earlier = h.weight.openGrad(q.Backward())
+	}
 	for from, size := 0, headRows(tokens, vocab, p.headTokens, h.chunkUnit()); from < tokens; from += size {
 		rows := min(size, tokens-from)
 		chunk := q.At(fmt.Sprintf("%s.tokens%d", h.Scope, from))
@@ -158,11 +163,11 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 		b.Add(&backend.MatMul{A: grad.As(h.dgrad.a), B: h.cachedAs(h.dgrad.b), Out: dx.RowRange(from, rows)})
 		b.Add(&backend.MatMul{
 			A: grad.As(h.wgrad.a), B: in.As(h.wgrad.b).RowRange(from, rows), TransA: true,
-			Out: h.weight.Grad, Accumulate: from > 0 || !p.First,
+			Out: sum, Accumulate: from > 0 || earlier,
 		})
 	}
 	if grads && !h.tied {
-		q.Backward().complete(h.weight)
+		h.weight.closeGrad(q.Backward(), sum)
 	}
 	return losses, dx
 }

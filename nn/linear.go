@@ -210,13 +210,7 @@ func (b *Base) cacheWeights(l *Linear) {
 			l.cached[i] = b.wholeOf(l.weight)
 			continue
 		}
-		stash := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
-			return b.Vars.Tensor(backend.Stash, name, d, shape...)
-		}
-		l.cached[i] = stash(l.weight.Name+"."+l.copies.names[i], c.stored(), l.weight.Shape...)
-		if c.blockScaled() {
-			c.declareScale(l.cached[i], stash)
-		}
+		l.cached[i] = b.copyOf(l.weight, l.weight.Name+"."+l.copies.names[i], c)
 	}
 }
 
@@ -231,6 +225,11 @@ func (l *Linear) bindScales(s *Scales) {
 			l.cached[i].Scale = s.one
 		default:
 			l.cached[i].Scale = l.copies.recs[i].scaleInv
+		}
+		if shard := l.cached[i].Shard(); shard != nil && shard != l.weight.Master {
+			if shard.Outer = l.cached[i].Outer; !l.copies.casts[i].blockScaled() {
+				shard.Scale = l.cached[i].Scale
+			}
 		}
 	}
 }
@@ -318,15 +317,17 @@ func (l *Linear) Wgrad(p *Pass, x, dy *Value, colScale *backend.Tensor) {
 	if l.bias != nil {
 		l.biasGrad(p, dy)
 	}
-	sum, used := l.openGrad(p), p.used
+	q := p.At(l.Scope)
+	sum, accumulate := l.weight.openGrad(q)
+	used := p.used
 	if l.wgrad.a.Hadamard.On() {
 		used = nil // a rotation along tokens gives rows of zeros values
 	}
-	p.named(l.Scope).Add(&backend.MatMul{
+	q.Add(&backend.MatMul{
 		A: dy.As(l.wgrad.a), B: x.As(l.wgrad.b), TransA: true,
-		ColScale: colScale, Out: sum, Accumulate: !p.First, Used: used,
+		ColScale: colScale, Out: sum, Accumulate: accumulate, Used: used,
 	})
-	l.closeGrad(p, sum)
+	l.weight.closeGrad(q, sum)
 }
 
 // biasGrad appends db = 1ᵀ·dy into the bias's gradient.

@@ -15,14 +15,17 @@ import (
 // With Base.Shards ranks share the optimizer state of a matrix, as in stage 1 of
 // ZeRO: rank r holds the r-th of equal blocks of the master's rows, under the name of
 // the full tensor. Rows of zeros pad the last blocks if the number of ranks does not divide
-// that of rows. Gradients are computed in full and reduce-scattered to those rows.
+// that of rows. Gradients are computed in full and reduce-scattered to those rows: in the last
+// micro-batch or, from stage 2 on, in every one. A gradient to which head and embedding add is
+// always scattered in the last one.
 // Readers need all rows: each rank casts its rows, and all-gathers join the codes (gather.go);
-// a master that micro-batches read directly has a persistent full copy.
+// a master that micro-batches read directly has a persistent full copy. At stage 3 they gather both in
+// every micro-batch ([backend.GatherShards]).
 type Param struct {
 	Name    string          // of a decoder: the name in Hugging Face's Llama
 	Shape   []int           // of the full tensor, padding rows included
 	Master  *backend.Tensor // F32 or BF16, or F16 with a scale; if sharded, this rank's rows and padding
-	Grad    *backend.Tensor // Stash [Shape], F32 or recipe.Optimizer.Grad; nil until DeclareGrads
+	Grad    *backend.Tensor // Stash [Shape], F32 or recipe.Optimizer.Grad; nil until DeclareGrads, and if micro-batches scatter it
 	Reduced *backend.Tensor // the gradient that updates Master: Grad, or if sharded this rank's rows, in the same format
 
 	Matrix    bool // weight decay applies
@@ -35,6 +38,7 @@ type Param struct {
 	// The tensors that collectives read and write, of which whole and Grad are the first rows
 	// if shards have padding.
 	paddedWhole, paddedGrad *backend.Tensor
+	scatters                bool            // every micro-batch scatters the gradient, as in stage 2 of ZeRO
 	mu, atMax               *backend.Tensor // of a gradient whose scale ranks share (shared_scale.go); nil otherwise
 	std                     float64         // standard deviation of the initial values; 0: all are value
 	value                   float32
@@ -105,12 +109,19 @@ func (b *Base) param(name string, quantized bool, std float64, shape ...int) *Pa
 // wholeOf returns all rows of a weight for a micro-batch that reads the master itself.
 func (b *Base) wholeOf(p *Param) *backend.Tensor {
 	if p.whole == nil {
-		p.paddedWhole = b.Vars.Tensor(backend.Stash, p.Name+".whole", p.Master.DType, p.paddedShape(b.Shards)...)
-		p.paddedWhole.Scale = p.Master.Scale
+		if name, shape := p.Name+".whole", p.paddedShape(b.Shards); b.Stage >= 3 {
+			p.paddedWhole = b.Vars.Gathered(name, p.Master, shape[0])
+		} else {
+			p.paddedWhole = b.Vars.Tensor(backend.Stash, name, p.Master.DType, shape...)
+			p.paddedWhole.Scale = p.Master.Scale
+		}
 		p.whole = p.withoutPadding(p.paddedWhole)
 	}
 	return p.whole
 }
+
+// storesWhole reports whether the rank has memory for all rows of the master: its own, or a copy.
+func (p *Param) storesWhole() bool { return p.whole != nil && p.whole.Shard() == nil }
 
 // paddedShape returns the shape of all ranks' blocks of rows together.
 func (p *Param) paddedShape(ranks int) []int {
@@ -138,7 +149,12 @@ func (b *Base) DeclareGrads() {
 		b.LossScale = b.Vars.Tensor(backend.State, "loss_scale", fp8.F32, 1)
 	}
 	for _, p := range b.Params {
-		if d := b.Recipe.Optimizer.GradFormat(); p.Quantized && d != fp8.F32 {
+		p.scatters = b.Stage >= 2 && p.Sharded() && !(p.Embedding && p.Head)
+		d := fp8.F32
+		if p.Quantized {
+			d = b.Recipe.Optimizer.GradFormat()
+		}
+		if d != fp8.F32 || p.scatters {
 			p.declareStoredGrad(b.Vars, d)
 			continue
 		}

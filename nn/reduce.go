@@ -15,20 +15,28 @@ func (p *Pass) complete(param *Param) {
 	case !p.Last || p.Ranks < 2:
 	case !param.Sharded():
 		p.comm().Add(&backend.AllReduce{X: param.Grad})
-	case param.Quantized && !p.reduce.FP32():
-		p.exchangeCodes(param)
 	default:
-		p.comm().Add(&backend.ReduceScatter{X: param.paddedGrad, Out: param.Reduced})
+		p.scatterGrad(p.comm(), param, param.paddedGrad, param.Reduced)
 	}
+}
+
+// scatterGrad appends the reduce-scatter of a weight's gradient, padding included, to this rank's
+// rows, in the format of the recipe: in FP32 as a collective on q.
+func (p *Pass) scatterGrad(q *backend.Program, w *Param, grad, rows *backend.Tensor) {
+	if w.Quantized && !p.reduce.FP32() {
+		p.exchangeCodes(w, grad, rows)
+		return
+	}
+	q.Phase(backend.Comm).Add(&backend.ReduceScatter{X: grad, Out: rows})
 }
 
 // exchangeCodes appends the reduce-scatter of a gradient in the recipe's format: each rank
 // casts its gradient, sends each rank the codes of that rank's rows, and adds those
 // that it receives, in FP32 and in order of rank.
-func (p *Pass) exchangeCodes(w *Param) {
+func (p *Pass) exchangeCodes(w *Param, grad, rows *backend.Tensor) {
 	c := Copy{Cast: p.reduce.Cast()}
 	c.Block.Rows, c.Block.Cols = c.Granularity.Block()
-	grad, name := w.paddedGrad, w.Name+".grad."+c.DType.String()
+	name := w.Name + ".grad." + c.DType.String()
 	codes := p.root.Temp(name, c.DType, grad.Shape...)
 	parts := p.root.Temp(name+".parts", c.DType, grad.Shape...)
 	// On the queue of the casts, as for castRows: on another one, the codes of all layers
@@ -43,28 +51,28 @@ func (p *Pass) exchangeCodes(w *Param) {
 		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{c.blockCast(codes)}})
 		q.Add(&backend.AllToAll{X: codes.Scale, Out: parts.Scale})
 	default:
-		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{p.castCurrent(c, w, codes)}})
+		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{p.castCurrent(c, w, grad, codes)}})
 		if parts.Scale = codes.Scale; p.reduce.Scale != recipe.RankScale {
 			break
 		}
-		parts.Block = backend.ScaleBlock{Rows: w.Reduced.Rows()}
+		parts.Block = backend.ScaleBlock{Rows: rows.Rows()}
 		parts.Scale = p.root.Temp(parts.Name+".scale_inv", fp8.F32, p.Ranks, 1)
 		q.Add(&backend.AllGather{X: codes.Scale, Out: parts.Scale})
 	}
 	q.Add(&backend.AllToAll{X: codes, Out: parts})
 	p.Add(&backend.SumParts{
-		X: parts, Out: w.Reduced, AtMax: w.atMax,
+		X: parts, Out: rows, AtMax: w.atMax,
 		Rounded: p.reduce.Sum != recipe.SumFP32, Each: p.reduce.Sum == recipe.SumEach,
 	})
 }
 
-// castCurrent appends the ops that choose a scale for t from the amax of w's gradient, and
-// returns the cast from the gradient to t.
-func (p *Pass) castCurrent(c Copy, w *Param, t *backend.Tensor) backend.Cast {
+// castCurrent appends the ops that choose a scale for t from the amax of grad, the gradient of w, and
+// returns the cast from it to t.
+func (p *Pass) castCurrent(c Copy, w *Param, grad, t *backend.Tensor) backend.Cast {
 	amax := p.root.Temp(t.Name+".amax", fp8.F32, 1)
 	scale := p.root.Temp(t.Name+".scale", fp8.F32, 1)
 	t.Scale = p.root.Temp(t.Name+".scale_inv", fp8.F32, 1)
-	p.Add(&backend.Amax{X: w.paddedGrad, Out: amax})
+	p.Add(&backend.Amax{X: grad, Out: amax})
 	update := &backend.UpdateScale{History: amax, Scale: scale, ScaleInv: t.Scale, Limit: c.Limit(), Pow2: c.pow2()}
 	p.shareScale(update, w)
 	p.Add(update)

@@ -40,10 +40,16 @@ func (c Config) Linears() ([]recipe.Layer, error) {
 func (b *Base) WeightCopies() map[*Param][]*backend.Tensor {
 	of := map[*Param][]*backend.Tensor{}
 	add := func(w *Param, t *backend.Tensor) {
-		if t == nil || t.Root() == w.Master {
+		if t == nil {
 			return
 		}
-		if of[w] = append(of[w], t.Root()); t.Block != backend.PerTensor {
+		if t = t.Root(); t.Shard() != nil {
+			t = t.Shard()
+		}
+		if t == w.Master {
+			return
+		}
+		if of[w] = append(of[w], t); t.Block != backend.PerTensor {
 			of[w] = append(of[w], t.Scale)
 		}
 	}

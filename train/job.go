@@ -136,7 +136,28 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	if err := j.checkLossScale(); err != nil {
 		return nil, err
 	}
-	return j, j.recompute()
+	if err := j.recompute(); err != nil {
+		return nil, err
+	}
+	return j, j.gatherShards()
+}
+
+// gatherShards adds the gathers of copies of weights that ranks share.
+func (j *Job) gatherShards() (err error) {
+	for v, p := range j.Micro {
+		if j.Micro[v], err = backend.GatherShards(p); err != nil {
+			return err
+		}
+	}
+	for _, p := range []**backend.Program{&j.Update, &j.Calibrate, &j.Prepare, &j.Eval, &j.Health} {
+		if *p == nil {
+			continue
+		}
+		if *p, err = backend.GatherShards(*p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkLossScale returns an error if micro-batches of a recipe with loss scaling do not
@@ -225,7 +246,7 @@ func comm(p *backend.Program) *backend.Program {
 func (j *Job) recordCalibrate() *backend.Program {
 	p := j.Vars.Program("calibrate")
 	pass := j.pass(p, nn.Calibrate)
-	pass.Last = false // the gradients need no reduction over ranks
+	pass.Last, pass.Discard = false, true
 	j.Model.CastWeights(pass)
 	losses := j.network.LossAndGrads(pass, j.Tokens, j.Targets)
 	p.Add(&backend.Sum{X: losses, Out: j.Loss})
@@ -256,7 +277,7 @@ func (j *Job) recordHealth() *backend.Program {
 	p := j.Vars.Program("health")
 	j.health = j.Model.DeclareHealth()
 	pass := j.pass(p, nn.Train)
-	pass.Last, pass.Health = false, j.health
+	pass.Last, pass.Discard, pass.Health = false, true, j.health
 	j.Model.WeightHealth(pass)
 	j.network.LossAndGrads(pass, j.Tokens, j.Targets)
 	return p

@@ -29,7 +29,7 @@ var ErrOwnNetwork = errors.New("run folders and checkpoints store only decoders 
 func (c Config) network(r recipe.Recipe, vars *backend.Vars) (*nn.Base, Network, error) {
 	if c.Network == nil {
 		shape := c.ModelConfig()
-		shape.Shards, shape.StepTokens = c.shards(), int(c.stepTokens())
+		shape.Shards, shape.Stage, shape.StepTokens = c.shards(), c.Train.ZeroStage, int(c.stepTokens())
 		m, err := nn.New(shape, r, vars)
 		if err != nil {
 			return nil, nil, err
@@ -40,7 +40,7 @@ func (c Config) network(r recipe.Recipe, vars *backend.Vars) (*nn.Base, Network,
 	if err != nil {
 		return nil, nil, err
 	}
-	b.Shards, b.StepTokens = c.shards(), int(c.stepTokens())
+	b.Shards, b.Stage, b.StepTokens = c.shards(), c.Train.ZeroStage, int(c.stepTokens())
 	n, err := c.Network(b, c)
 	switch {
 	case err != nil:

@@ -78,7 +78,7 @@ func (s *suite) sumParts() {
 							b.values[x.Scale][down*across-1] = nan
 						}
 					}
-					b.p.Add(&backend.SumParts{X: x, Out: b.gapped("out", fp8.F32, rows, cols)})
+					b.p.Add(&backend.SumParts{X: x, Out: b.gapped("out", fp8.F32, rows, cols), Accumulate: block == backend.PerTensor && parts != 2})
 				}, "sumparts/%s/%s/%d", d, block, parts)
 			}
 		}
@@ -99,7 +99,7 @@ func (s *suite) roundedSums() {
 							b.values[x][i] *= float64(d.Max()) / 64
 						}
 						b.values[x][9] = nan
-						op := &backend.SumParts{X: x, Out: b.gapped("out", fp8.F32, 5, cols), Rounded: true, Each: each}
+						op := &backend.SumParts{X: x, Out: b.gapped("out", fp8.F32, 5, cols), Rounded: true, Each: each, Accumulate: parts == 8}
 						if parts > 1 {
 							op.AtMax = b.scalar("at_max", 1000)
 						}

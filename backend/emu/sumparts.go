@@ -23,6 +23,7 @@ func (b *binder) sumParts(o *backend.SumParts) func() {
 	}
 	rows, cols, width := out.Rows, out.Cols, cmp.Or(scales.Cols, out.Cols)
 	buffers := b.pieceBuffers(cols)
+	sums := b.accumulated(o, cols)
 	// piece is memory.Matrix.Piece, each block with its scale.
 	piece := func(buffer []float32, row, col int) []float32 {
 		if scales.F32 == nil {
@@ -39,12 +40,28 @@ func (b *binder) sumParts(o *backend.SumParts) func() {
 		return buffer
 	}
 	return b.pool.Pieces(rows, cols, func(worker, row, col, n int) {
-		sum := out.F32[row*out.LD+col:][:n]
+		to := out.F32[row*out.LD+col:][:n]
+		sum := to
+		if sums != nil {
+			sum = sums[worker][:n]
+		}
 		copy(sum, piece(sum, row, col))
 		for row += rows; row < x.Rows; row += rows {
 			simd.Add(sum, piece(buffers[worker][:n], row, col))
 		}
+		if sums != nil {
+			simd.Add(to, sum)
+		}
 	})
+}
+
+// accumulated returns buffers for the sums of a piece, one for each worker, if the op adds them to
+// Out; else nil: it computes them there.
+func (b *binder) accumulated(o *backend.SumParts, cols int) [][]float32 {
+	if !o.Accumulate {
+		return nil
+	}
+	return b.pieceBuffers(cols)
 }
 
 // sumRounded adds codes, whose sums have X's format.
@@ -53,13 +70,17 @@ func (b *binder) sumRounded(o *backend.SumParts) func() {
 	d, rows, scale := o.X.DType, out.Rows, x.ScaleInv
 	codes := x
 	codes.Scale = nil
-	buffers := b.pieceBuffers(out.Cols)
+	buffers, sums := b.pieceBuffers(out.Cols), b.accumulated(o, out.Cols)
 	bytes, counts := make([][]uint8, b.pool.Size()), make([][16]uint32, b.pool.Size()) // a cache line each
 	for i := range bytes {
 		bytes[i] = make([]uint8, pool.PieceWidth(out.Cols))
 	}
 	run := b.pool.Pieces(rows, out.Cols, func(worker, row, col, n int) {
-		sum, rounded := out.F32[row*out.LD+col:][:n], bytes[worker][:n]
+		to, rounded := out.F32[row*out.LD+col:][:n], bytes[worker][:n]
+		sum := to
+		if sums != nil {
+			sum = sums[worker][:n]
+		}
 		codes.Load(sum, row, col)
 		for row += rows; row < x.Rows; row += rows {
 			simd.Add(sum, codes.Piece(buffers[worker], row, col, n))
@@ -73,6 +94,9 @@ func (b *binder) sumRounded(o *backend.SumParts) func() {
 			counts[worker][0] += atLargest(rounded, d)
 		}
 		fp8.Dequantize8(sum, rounded, d, scale())
+		if sums != nil {
+			simd.Add(to, sum)
+		}
 	})
 	return func() {
 		clear(counts)

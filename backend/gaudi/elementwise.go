@@ -247,6 +247,9 @@ func (b *builder) sumParts(o *backend.SumParts) error {
 	if o.Rounded {
 		sum = b.mul(sum, scales)
 	}
+	if o.Accumulate {
+		sum = b.add(b.in(o.Out), sum)
+	}
 	b.out(o.Out, sum)
 	return nil
 }

@@ -101,6 +101,16 @@ func (b *Backend) sumParts(o *backend.SumParts) {
 			sum[i] = b.fp32(b.fp32(sum[i]) + b.fp32(x))
 		}
 	}
+	b.storeSum(o, sum)
+}
+
+// storeSum stores the result of SumParts.
+func (b *Backend) storeSum(o *backend.SumParts, sum []float64) {
+	if o.Accumulate {
+		for i, x := range b.read(o.Out) {
+			sum[i] = x + b.fp32(sum[i])
+		}
+	}
 	b.store(o.Out, sum)
 }
 
@@ -126,7 +136,7 @@ func (b *Backend) sumRounded(o *backend.SumParts) {
 	for i := range sum {
 		sum[i] *= b.read(o.X.Scale)[0]
 	}
-	b.store(o.Out, sum)
+	b.storeSum(o, sum)
 	if o.AtMax != nil {
 		b.store(o.AtMax, []float64{b.read(o.AtMax)[0] + atMax})
 	}

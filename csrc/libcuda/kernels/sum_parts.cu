@@ -6,7 +6,7 @@ struct SumPartsArgs {
 	i64 rows, cols;             // of x
 	i64 part;                   // rows of out
 	i64 block_rows, block_cols; // elements that share a scale
-	i64 rounded, each;
+	i64 rounded, each, accumulate;
 	void *scratch;
 };
 
@@ -43,7 +43,7 @@ template <int N> __device__ inline int add_parts(const SumPartsArgs &a, i64 row,
 	float *out = a.out.out() + offset(row, a.out.ld, col);
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		out[i] = sum[i];
+		out[i] = a.accumulate ? __fadd_rn(out[i], sum[i]) : sum[i];
 	return at_max;
 }
 
