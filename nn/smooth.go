@@ -199,7 +199,7 @@ func (l *MLP) forwardPerChannel(p *Pass, s *mlpSaved) {
 		hOut = append(hOut, p.rounded(c, backend.Cast{Out: h, Scale: scale.scale}))
 		s.hidden.copies = append(s.hidden.copies, h)
 	}
-	w3 := l.down.weight.whole
+	w3 := l.down.weight.whole // not codes of other ranks' rows: their smoothing scales differ
 	for i, scale := range wScales {
 		w := p.Temp("down_proj.weight."+l.channels.weight.names[i], l.channels.weight.casts[i].DType, w3.Shape...)
 		w.Scale = scale.inv
@@ -300,7 +300,14 @@ func (b *Base) SmoothingScales(p *Pass) (c, hiddenScaleInv []*backend.Tensor) {
 
 // prepare appends the column maxima of w3, which change with its weights.
 func (l *MLP) prepare(p *Pass) {
-	if l.channels != nil {
-		p.named(l.down.Scope).Add(&backend.Amax{X: l.down.weight.whole, Out: l.channels.weightMax})
+	if l.channels == nil {
+		return
 	}
+	w, q := l.down.weight, p.named(l.down.Scope)
+	if w.storesWhole() {
+		q.Add(&backend.Amax{X: w.whole, Out: l.channels.weightMax})
+		return
+	}
+	q.Add(&backend.Amax{X: w.Master, Out: l.channels.weightMax})
+	p.comm().Add(&backend.AllReduce{X: l.channels.weightMax, Reduce: backend.ReduceMax})
 }

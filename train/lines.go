@@ -120,7 +120,8 @@ func (j *Job) LayerParameters() (n int64) {
 type Traffic struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	// Usual is the traffic with gradients in FP32 and weights gathered in BF16; 0 for the rest.
+	// Usual is the traffic with gradients in FP32 and weights gathered in BF16, as often as the stage of
+	// ZeRO needs them; 0 for the rest.
 	Usual int64 `json:"usual"`
 }
 
@@ -132,20 +133,36 @@ func (j *Job) Traffic() []Traffic {
 		return nil
 	}
 	lines := []Traffic{{Name: "gradients"}, {Name: "weights"}, {Name: "other"}}
-	for _, x := range j.Exchanges() {
-		l, passes := &lines[2], int64(1)
-		switch {
-		case strings.HasPrefix(x.Program, "micro"):
-			l = &lines[0]
-		case x.Program != j.Update.Name():
-			continue // not part of every step
-		case x.Op == "all-gather":
-			l = &lines[1]
+	count := func(p *backend.Program, times int64) {
+		for _, node := range p.Nodes() {
+			op, whole := backend.Exchanged(node.Op)
+			if whole == nil {
+				continue
+			}
+			l, passes := &lines[2], int64(1)
+			gather, gathers := node.Op.(*backend.AllGather)
+			switch {
+			case gathers && (p == j.Update || gather.X.Class != backend.Temp):
+				l = &lines[1]
+			case p != j.Update:
+				l = &lines[0]
+			}
+			if op == "all-reduce" {
+				passes = 2
+			}
+			l.Bytes += times * passes * whole.Bytes() * (n - 1) / n
 		}
-		if x.Op == "all-reduce" {
-			passes = 2
-		}
-		l.Bytes += passes * x.Bytes * (n - 1) / n
+	}
+	count(j.Update, 1)
+	for v, p := range j.Micro {
+		count(p, j.runs(v))
+	}
+	scatters, gathers := int64(1), int64(1) // of a step
+	if j.Config.Train.ZeroStage >= 2 {
+		scatters = int64(j.Config.Train.Accumulate)
+	}
+	if j.Config.Train.ZeroStage >= 3 {
+		gathers = 2 * int64(j.Config.Train.Accumulate) // for the forward and for the backward
 	}
 	for _, p := range j.Model.Params {
 		elems := int64(p.Elems())
@@ -153,8 +170,19 @@ func (j *Job) Traffic() []Traffic {
 			lines[0].Usual += 2 * 4 * elems * (n - 1) / n
 			continue
 		}
-		lines[0].Usual += 4 * elems * (n - 1) / n
-		lines[1].Usual += 2 * elems * (n - 1) / n
+		lines[0].Usual += scatters * 4 * elems * (n - 1) / n
+		lines[1].Usual += gathers * 2 * elems * (n - 1) / n
 	}
 	return lines
+}
+
+// runs returns how often a step runs a variant of micro-batch.
+func (j *Job) runs(v Variant) (n int64) {
+	last := j.Config.Train.Accumulate - 1
+	for i := range last + 1 {
+		if v == (Variant{First: i == 0, Last: i == last}) {
+			n++
+		}
+	}
+	return n
 }

@@ -298,8 +298,8 @@ func TestSharedUpdatesAreSkippedByAll(t *testing.T) {
 func TestInvalidStage(t *testing.T) {
 	c := shared(small(t, "bf16"), 3)
 	require.NoError(t, c.Validate(recipe.Names()))
-	c.Train.ZeroStage = 2
-	require.ErrorContains(t, c.Validate(recipe.Names()), "train.zero_stage = 2 is out of range")
+	c.Train.ZeroStage = 4
+	require.ErrorContains(t, c.Validate(recipe.Names()), "train.zero_stage = 4 is out of range")
 }
 
 // A number of ranks that does not divide the rows changes no bit of a step, of a checkpoint
