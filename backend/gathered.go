@@ -78,19 +78,25 @@ func usesOf(nodes []*Node) (list []use, err error) {
 		if i > 0 && n.Block != nodes[i-1].Block {
 			index, start = index+1, i
 		}
-		for _, o := range n.operands {
-			u := use{stretch{index, o.Tensor.Root()}, i}
-			if u.root.shard == nil || known[u.stretch] {
-				continue
-			}
-			if o.Access != In {
-				return nil, fmt.Errorf("%s: %s writes %s, which is gathered: write its shard", n.Path(), o.Field, u.root)
+		add := func(root *Tensor) {
+			u := use{stretch{index, root}, i}
+			if root.shard == nil || known[u.stretch] {
+				return
 			}
 			if n.Block != "" {
 				u.first = start
 			}
 			known[u.stretch] = true
 			list = append(list, u)
+		}
+		for _, o := range n.operands {
+			if root := o.Tensor.Root(); root.shard != nil && o.Access != In {
+				return nil, fmt.Errorf("%s: %s writes %s, which is gathered: write its shard", n.Path(), o.Field, root)
+			}
+			if s := o.Tensor.Scale; s != nil {
+				add(s.Root()) // before the codes, for ops that follow their gather
+			}
+			add(o.Tensor.Root())
 		}
 	}
 	slices.SortStableFunc(list, func(a, b use) int { return cmp.Compare(a.first, b.first) })

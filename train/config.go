@@ -37,7 +37,7 @@ type Config struct {
 
 // Model is the shape of a Llama-style decoder. Widths are numbers of elements.
 type Model struct {
-	Preset     string  `toml:"preset" doc:"tiny small 124m 1b llama2-7b llama3-8b"`
+	Preset     string  `toml:"preset" doc:"tiny small 124m 1b llama2-7b llama3-8b llama3-70b llama3-405b"`
 	Layers     int     `toml:"layers"`
 	Dim        int     `toml:"dim"`
 	Heads      int     `toml:"heads"`

@@ -43,9 +43,10 @@ func (m Model) matrices() int {
 func TestPresets(t *testing.T) {
 	params := map[string]float64{ // millions; published figures for the large models
 		"tiny": 0.67, "small": 13.76, "124m": 124, "1b": 1345, "llama2-7b": 6738, "llama3-8b": 8030,
+		"llama3-70b": 70554, "llama3-405b": 405853,
 	}
-	seq := map[string]int{"tiny": 256, "small": 256, "124m": 1024, "1b": 2048, "llama2-7b": 4096, "llama3-8b": 8192}
-	require.Equal(t, []string{"tiny", "small", "124m", "1b", "llama2-7b", "llama3-8b"}, PresetNames())
+	seq := map[string]int{"tiny": 256, "small": 256, "124m": 1024, "1b": 2048, "llama2-7b": 4096, "llama3-8b": 8192, "llama3-70b": 8192, "llama3-405b": 8192}
+	require.Equal(t, []string{"tiny", "small", "124m", "1b", "llama2-7b", "llama3-8b", "llama3-70b", "llama3-405b"}, PresetNames())
 	for _, name := range PresetNames() {
 		c, err := Preset(name)
 		require.NoError(t, err)
@@ -55,7 +56,7 @@ func TestPresets(t *testing.T) {
 		require.InEpsilon(t, params[name]*1e6, c.Model.matrices(), 0.01, name)
 	}
 	_, err := Preset("13b")
-	require.ErrorContains(t, err, "tiny, small, 124m, 1b, llama2-7b, llama3-8b")
+	require.ErrorContains(t, err, "tiny, small, 124m, 1b, llama2-7b, llama3-8b, llama3-70b, llama3-405b")
 }
 
 // Every key has a tag, and config.toml's comments stay on one line.

@@ -271,7 +271,7 @@ func (v *validator) loop(l Loop) {
 	inRange(v, "train.steps", l.Steps, 1, maxCount)
 	inRange(v, "train.accumulate", l.Accumulate, 1, maxSize)
 	inRange(v, "train.ranks", l.Ranks, 1, cost.MaxDevices)
-	inRange(v, "train.zero_stage", l.ZeroStage, 0, 3)
+	inRange(v, "train.zero_stage", l.ZeroStage, 0, MaxZeroStage)
 	inRange(v, "train.eval_every", l.EvalEvery, 0, maxCount)
 	inRange(v, "train.health_every", l.HealthEvery, 0, maxCount)
 	inRange(v, "train.on_nonfinite", l.OnNonfinite, 0, maxCount)

@@ -58,6 +58,18 @@
 // another order, which changes its last bits and, through clipping, the weights.
 // Checkpoints hold full tensors and do not depend on the sharding.
 //
+// At stage 2 every micro-batch reduce-scatters its gradients, and a rank stores only those of its rows.
+// With several micro-batches the gradients of the ranks are then added first, those of the micro-batches
+// last, in FP32: the last bits differ from stage 1.
+//
+// At stage 3 a rank stores only its rows of the cast weights, too. Every micro-batch gathers those of a
+// block before the block, in the forward and again in the backward, while the block before it runs: two
+// blocks' weights are in memory at a time ([backend.GatherShards]). The codes travel in the formats that
+// GEMMs read; the w3 of per-channel Smooth-SwiGLU travels as the master, because each rank multiplies it
+// by its own smoothing scales. Stored whole at every stage: vectors; the gradient of a table that
+// embedding and head share; and the copies that cannot be split (see above: rows that the ranks or a
+// block do not divide, and FP4).
+//
 // # Changes of recipe
 //
 // With precision.schedule a run uses several recipes in turn, see [Phase]. Next

@@ -24,6 +24,8 @@ var presets = []struct {
 	{Model{Preset: "1b", Layers: 24, Dim: 2048, Heads: 16, KVHeads: 16, FFN: 5504, Vocab: 32000}, 2048},
 	{Model{Preset: "llama2-7b", Layers: 32, Dim: 4096, Heads: 32, KVHeads: 32, FFN: 11008, Vocab: 32000}, 4096},
 	{Model{Preset: "llama3-8b", Layers: 32, Dim: 4096, Heads: 32, KVHeads: 8, FFN: 14336, Vocab: 128256, RopeTheta: 500000}, 8192},
+	{Model{Preset: "llama3-70b", Layers: 80, Dim: 8192, Heads: 64, KVHeads: 8, FFN: 28672, Vocab: 128256, RopeTheta: 500000}, 8192},
+	{Model{Preset: "llama3-405b", Layers: 126, Dim: 16384, Heads: 128, KVHeads: 8, FFN: 53248, Vocab: 128256, RopeTheta: 500000}, 8192},
 }
 
 // PresetNames lists the presets, smallest first.

@@ -92,8 +92,8 @@ type Exchange struct {
 // Exchanges lists the collectives of a step's programs, with each variant of micro-batch once.
 func (j *Job) Exchanges() (list []Exchange) {
 	for _, p := range j.Programs() {
-		if p == j.Calibrate || p == j.Prepare {
-			continue // they run once
+		if p == j.Calibrate || p == j.Prepare || p == j.Eval {
+			continue // not part of a step
 		}
 		at := map[string]int{}
 		for _, n := range p.Nodes() {

@@ -94,6 +94,9 @@ func (t *Trainer) run(ctx context.Context, p program) error {
 	return p.Run(ctx)
 }
 
+// MaxZeroStage is the highest stage of ZeRO, see train.zero_stage.
+const MaxZeroStage = 3
+
 // MaxRanks is the largest train.ranks of a run. Programs of more ranks can be recorded, for a plan.
 const MaxRanks = 1024
 

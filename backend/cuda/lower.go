@@ -254,7 +254,7 @@ func (l *lowering) useCopies(p *backend.Program) (*backend.Program, error) {
 		}
 		r.Add(n, op)
 		if o, ok := op.(*backend.AllGather); ok {
-			if c := l.gatheredCopy(o.Out); c != nil {
+			if c := l.gatheredCopy(r, o.Out); c != nil {
 				r.Add(n, &transpose{X: o.Out, Out: c})
 			}
 		}
@@ -263,14 +263,22 @@ func (l *lowering) useCopies(p *backend.Program) (*backend.Program, error) {
 
 // gatheredCopy returns the transposed copy of t, the result of an all-gather: of codes, or of
 // their block scales; nil if there is none.
-func (l *lowering) gatheredCopy(t *backend.Tensor) *backend.Tensor {
+func (l *lowering) gatheredCopy(r *backend.Rewriter, t *backend.Tensor) *backend.Tensor {
 	for _, root := range l.transposed {
-		switch {
-		case root == t:
-			return l.copies[root]
-		case root.Block != backend.PerTensor && root.Scale == t:
-			return l.copies[root].Scale
+		scales := root.Block != backend.PerTensor && root.Scale == t
+		if root != t && !scales {
+			continue
 		}
+		c := l.copies[root]
+		if c == nil { // of a temp
+			c = r.Temp(root.Name+".t", root.DType, root.Cols(), root.Rows())
+			scaleAs(c, root, r.Temp)
+			l.copies[root] = c
+		}
+		if scales {
+			return c.Scale
+		}
+		return c
 	}
 	return nil
 }

@@ -223,6 +223,7 @@ func TestExchangesAreAsPlanned(t *testing.T) {
 	for name, set := range map[string]func(*train.Config){
 		"zero_stage=0": func(c *train.Config) { c.Train.ZeroStage = 0 },
 		"zero_stage=1": func(c *train.Config) { c.Train.ZeroStage = 1 },
+		"zero_stage=3": func(c *train.Config) { c.Train.ZeroStage = 3 },
 		"reduce=e4m3":  func(c *train.Config) { c.Train.ZeroStage, c.Precision.Reduce = 1, "e4m3" },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,7 +38,7 @@ const measured = `Figures are medians. Bursts of the work alternate with bursts 
 type benchStepCmd struct {
 	Args       []string    `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as data.seq=64."`
 	Recipe     string      `placeholder:"NAMES" help:"A recipe, or several separated by commas, whose steps alternate. The ratio of pairs is each recipe's step time over that of the first: the median over consecutive steps."`
-	Model      config.Once `placeholder:"PRESET" help:"Size of the model: tiny, small, 124m, 1b, llama2-7b or llama3-8b (key model.preset); default: tiny."`
+	Model      config.Once `placeholder:"PRESET" help:"Size of the model: tiny, small, 124m, 1b, llama2-7b, llama3-8b, llama3-70b or llama3-405b (key model.preset); default: tiny."`
 	benchFlags `embed:"" set:"seconds=10"`
 }
 

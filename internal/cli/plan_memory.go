@@ -22,7 +22,7 @@ type saving struct {
 func (s saving) of(c train.Config) (changed train.Config, settings string) {
 	var list []string
 	if s.zero != "" {
-		c.Train.ZeroStage, _ = strconv.Atoi(s.zero) // 0 or 1
+		c.Train.ZeroStage, _ = strconv.Atoi(s.zero) // a stage
 		list = append(list, "train.zero_stage="+s.zero)
 	}
 	if s.recompute != "" {
@@ -51,14 +51,6 @@ func splits(microBatch int) (list []int) {
 
 // savings lists the changes with a split, single ones first.
 func savings(c train.Config, split int) (list []saving) {
-	zero := ""
-	if c.Train.Ranks > 1 {
-		zero = strconv.Itoa(1 - c.Train.ZeroStage)
-		changed, _ := saving{zero: zero}.of(c)
-		if changed.Resolve() != nil { // Muon and some states of the optimizer cannot be shared
-			zero = ""
-		}
-	}
 	recompute := []string{"attention", "block"}
 	switch c.Train.Recompute {
 	case "attention":
@@ -69,15 +61,31 @@ func savings(c train.Config, split int) (list []saving) {
 	if split > 1 {
 		list = append(list, saving{split: split})
 	}
-	if zero != "" {
+	stages := stagesBeyond(c)
+	for _, zero := range stages {
 		list = append(list, saving{zero: zero, split: split})
 	}
 	for _, r := range recompute {
 		list = append(list, saving{recompute: r, split: split})
 	}
-	for _, r := range recompute {
-		if zero != "" {
+	for _, zero := range stages {
+		for _, r := range recompute {
 			list = append(list, saving{zero: zero, recompute: r, split: split})
+		}
+	}
+	return list
+}
+
+// stagesBeyond lists the stages of ZeRO after that of c: none for one rank, and for optimizers whose
+// state ranks cannot share.
+func stagesBeyond(c train.Config) (list []string) {
+	if c.Train.Ranks < 2 {
+		return nil
+	}
+	for stage := c.Train.ZeroStage + 1; stage <= train.MaxZeroStage; stage++ {
+		zero := strconv.Itoa(stage)
+		if changed, _ := (saving{zero: zero}).of(c); changed.Resolve() == nil {
+			list = append(list, zero)
 		}
 	}
 	return list
@@ -117,5 +125,5 @@ func (p *predictor) tooLarge(c train.Config, m cost.Machine, need, capacity int6
 		}
 		return fmt.Errorf("%s: %s", text, set)
 	}
-	return fmt.Errorf("%s; %s, and Octet has no tensor or pipeline parallelism, which would split the model: use a smaller model or a larger device (--assume memory=GiB predicts it anyway)", text, best)
+	return fmt.Errorf("%s; %s, and Octet has no tensor or pipeline parallelism, which would split the activations: use a smaller model or a larger device (--assume memory=GiB predicts it anyway)", text, best)
 }

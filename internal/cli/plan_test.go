@@ -116,7 +116,7 @@ func TestPlanOfRanksSharesProcessors(t *testing.T) {
 func TestPlanHintsAtTooMuchMemory(t *testing.T) {
 	out, _ := succeed(t, "plan", "--model", "llama2-7b", "--backend", "cuda")
 	require.Contains(t, out, "\nhint: this does not fit into H100 (80 GB) or H200 (141 GB); to need less memory, use\n"+
-		"      a train.micro_batch below 8, train.recompute=block,\n      train.ranks=8 train.zero_stage=1, a smaller model\n")
+		"      a train.micro_batch below 8, train.recompute=block,\n      train.ranks=8 train.zero_stage=3, a smaller model\n")
 	for name, want := range map[string]string{"gaudi:gaudi2": "Gaudi 2 (96 GB)", "gaudi:gaudi3": "Gaudi 3 (128 GB)"} {
 		spec, err := backend.SpecOf(name)
 		require.NoError(t, err)
@@ -167,9 +167,9 @@ func TestLessMemory(t *testing.T) {
 	require.Equal(t, "a smaller model", lessMemory(c, host))
 	c.Train.Ranks = 1
 	require.Equal(t, "a smaller model", lessMemory(c, host), "two ranks need more of one machine")
-	require.Equal(t, "train.ranks=8 train.zero_stage=1, a smaller model", lessMemory(c, backend.Spec{}))
+	require.Equal(t, "train.ranks=8 train.zero_stage=3, a smaller model", lessMemory(c, backend.Spec{}))
 	c.Train.MicroBatch, c.Train.Recompute, c.Train.Ranks = 4, "attention", 2
-	require.Equal(t, "a train.micro_batch below 4, train.recompute=block, train.zero_stage=1, a smaller model", lessMemory(c, host))
+	require.Equal(t, "a train.micro_batch below 4, train.recompute=block, train.zero_stage=3, a smaller model", lessMemory(c, host))
 }
 
 // plan mentions host memory for text, except if all files are shards.

@@ -178,10 +178,10 @@ func lessMemory(c train.Config, spec backend.Spec) string {
 		ways = append(ways, "train.recompute=block")
 	}
 	switch {
-	case c.Train.Ranks > 1 && c.Train.ZeroStage == 0:
-		ways = append(ways, "train.zero_stage=1")
+	case c.Train.Ranks > 1 && c.Train.ZeroStage < train.MaxZeroStage:
+		ways = append(ways, fmt.Sprintf("train.zero_stage=%d", train.MaxZeroStage))
 	case c.Train.Ranks == 1 && !spec.HostMemory: // 8 devices are the usual number in a machine
-		ways = append(ways, "train.ranks=8 train.zero_stage=1")
+		ways = append(ways, fmt.Sprintf("train.ranks=8 train.zero_stage=%d", train.MaxZeroStage))
 	}
 	return strings.Join(append(ways, "a smaller model"), ", ")
 }

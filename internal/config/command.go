@@ -16,7 +16,7 @@ import (
 // commands that embed the struct.
 type Flags struct {
 	Recipe Once     `name:"recipe" placeholder:"NAME|FILE" help:"Number formats and scaling: a name that octet recipes lists, or a recipe file NAME.toml (key recipe); default: fp8-smooth."`
-	Model  Once     `name:"model" placeholder:"PRESET" help:"Size of the model: tiny, small, 124m, 1b, llama2-7b or llama3-8b (key model.preset); default: tiny."`
+	Model  Once     `name:"model" placeholder:"PRESET" help:"Size of the model: tiny, small, 124m, 1b, llama2-7b, llama3-8b, llama3-70b or llama3-405b (key model.preset); default: tiny."`
 	Data   []string `name:"data" placeholder:"PATH" sep:"none" help:"A text, a token shard (.bin), or a folder of these, to train on; may be repeated (key data.paths)."`
 	Steps  Once     `name:"steps" placeholder:"N" help:"Length of the run in optimizer steps (key train.steps); default: 1800."`
 	Ranks  Once     `name:"ranks" placeholder:"N" help:"Data-parallel ranks: threads of this process on emu, a GPU or Gaudi each (key train.ranks); default: 1."`

@@ -19,7 +19,7 @@ const contract = `recipe  = "fp8-smooth"
 seed    = 1
 
 [model]
-preset = "tiny"            # tiny small 124m 1b llama2-7b llama3-8b
+preset = "tiny"            # tiny small 124m 1b llama2-7b llama3-8b llama3-70b llama3-405b
 layers = 3
 dim = 128
 heads = 4
