@@ -173,7 +173,7 @@ func (b *Base) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
 	return &Pass{
 		Program: p, Mode: mode, Batch: s.Batch, Seq: s.Seq, Control: s.Control,
 		First: true, Last: true, Ranks: max(1, s.Ranks), LossScale: b.LossScale, Start: s.Start, headTokens: s.HeadTokens,
-		compute: b.Recipe.Compute, reduce: b.Recipe.Reduce, scales: &b.Scales, root: p.At(""),
+		compute: b.Recipe.Compute, reduce: b.Recipe.Reduce, scales: &b.Scales, unsettled: new(func(*Pass)), root: p.At(""),
 	}
 }
 

@@ -79,25 +79,34 @@ func (w *Param) closeGrad(p *Pass, sum *backend.Tensor) {
 }
 
 // addRows scatters the gradient of a micro-batch and adds this rank's rows to those of the earlier
-// ones. In programs whose gradients nobody reads it does nothing.
+// ones: with the next gradient, or in Settle, so that the collective can run beside the ops up to there.
+// In programs whose gradients nobody reads it does nothing.
 func (p *Pass) addRows(w *Param, grad *backend.Tensor) {
 	if p.Discard {
 		return
 	}
-	rows := w.Reduced
-	if !p.First || rows.DType != fp8.F32 {
-		rows = p.root.Temp(w.Reduced.Name+".fp32", fp8.F32, w.Reduced.Shape...)
-	}
-	p.scatterGrad(p.Program, w, grad, rows)
-	switch {
-	case rows == w.Reduced:
-	case w.Reduced.DType == fp8.F32:
-		p.Add(&backend.SumParts{X: rows, Out: w.Reduced, Accumulate: true})
-	default:
-		if !p.First {
-			p.Add(&backend.SumParts{X: w.Reduced, Out: rows, Accumulate: true})
+	p.Settle()
+	rows := p.root.Temp(w.Reduced.Name+".fp32", fp8.F32, w.Reduced.Shape...)
+	p.scatterGrad(p.comm(), w, grad, rows)
+	path := p.Path()
+	*p.unsettled = func(q *Pass) { // in the block of q
+		q = q.At(path)
+		if w.Reduced.DType == fp8.F32 {
+			q.Add(&backend.SumParts{X: rows, Out: w.Reduced, Accumulate: !q.First})
+			return
 		}
-		p.storeGrad(rows, w.Reduced, true)
+		if !q.First {
+			q.Add(&backend.SumParts{X: w.Reduced, Out: rows, Accumulate: true})
+		}
+		q.storeGrad(rows, w.Reduced, true)
+	}
+}
+
+// Settle appends what a scattered gradient still needs. It ends a micro-batch.
+func (p *Pass) Settle() {
+	if add := *p.unsettled; add != nil {
+		*p.unsettled = nil
+		add(p)
 	}
 }
 

@@ -52,6 +52,7 @@ type Pass struct {
 	compute    fp8.DType
 	reduce     recipe.Reduce
 	scales     *Scales
+	unsettled  *func(*Pass)     // adds the last scattered gradient, see addRows; shared by all copies of the pass
 	root       *backend.Program // for temps whose names are full paths
 }
 

@@ -206,6 +206,7 @@ func (j *Job) recordMicro(v Variant) *backend.Program {
 	pass := j.pass(p, nn.Train)
 	pass.First, pass.Last = v.First, v.Last
 	losses := j.network.LossAndGrads(pass, j.Tokens, j.Targets)
+	pass.Settle()
 	p.Add(&backend.Sum{X: losses, Out: j.Loss, Accumulate: !v.First})
 	return p
 }

@@ -123,5 +123,5 @@ func TestStagesShareMemory(t *testing.T) {
 	require.Equal(t, bytes(2, gradient), bytes(3, gradient))
 	require.Equal(t, bytes(1, cast), bytes(2, cast))
 	require.Less(t, bytes(3, cast), bytes(2, cast)/7)
-	require.Less(t, temps[3], temps[2]+int64(bytes(2, cast))/2, fmt.Sprint(temps))
+	require.LessOrEqual(t, temps[3], temps[2]+int64(bytes(2, cast))/2, fmt.Sprint(temps))
 }

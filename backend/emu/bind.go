@@ -14,10 +14,11 @@ import (
 // binder resolves the tensors of one loaded program to memory.
 type binder struct {
 	*device
-	plan  *backend.Plan
-	arena []byte
-	taken int                          // scratch buffers taken so far by the op being bound
-	gemms map[*backend.Node]gemm.Bound // of the MatMuls, while a program is loaded
+	plan   *backend.Plan
+	arena  []byte
+	beside bool                         // collectives of the program that runs are beside its other nodes
+	taken  int                          // scratch buffers taken so far by the op being bound
+	gemms  map[*backend.Node]gemm.Bound // of the MatMuls, while a program is loaded
 }
 
 // bind returns the kernel of a node's op.

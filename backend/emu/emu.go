@@ -53,7 +53,8 @@ type device struct {
 	accumulator *arith.Accumulator // of integers; nil: I32
 	pool        *pool.Pool
 	group       *group
-	collectives []string // of programs since the last checkCollectives
+	exchanger   *exchanger // runs collectives beside other nodes; nil: they run alone
+	collectives []string   // of programs since the last checkCollectives
 	vars        backend.DeviceVars
 	memory      map[*backend.Tensor][]byte             // persistent tensors, views excluded
 	extents     map[*backend.Tensor]*optimizer.Extents // same keys
@@ -81,11 +82,16 @@ func Open(model string, o backend.Options) (backend.Backend, error) {
 	}
 	p := pool.New(max(1, s.Threads/sharing))
 	s.Threads = p.Size() // the pool has no more workers than there are processors
+	var beside *exchanger
 	if g.processes != nil {
-		g.processes.pool = p
+		if g.processes.pool = p; overlaps {
+			// Sums of collectives run beside the pool's work.
+			g.processes.pool, beside = pool.New(1), newExchanger()
+		}
 	}
 	d := &device{
-		name: s.Backend, pool: p, group: g,
+		exchanger: beside,
+		name:      s.Backend, pool: p, group: g,
 		memory:  map[*backend.Tensor][]byte{},
 		extents: map[*backend.Tensor]*optimizer.Extents{},
 		buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
@@ -162,6 +168,10 @@ func (d *device) Read(t *backend.Tensor, dst []byte) error {
 func (d *device) Close() error {
 	if d.vars.Close() {
 		d.pool.Close()
+		if d.exchanger != nil {
+			d.exchanger.close()
+			d.group.processes.pool.Close()
+		}
 	}
 	return nil
 }

@@ -84,11 +84,16 @@ func (b *binder) overProcesses(n *backend.Node, run kernel) kernel {
 		if err := g.lost(); err != nil {
 			return err
 		}
-		g.Waits(&what)
-		begin := time.Now()
-		err := run(ctx)
-		g.AddWait(time.Since(begin))
-		g.Continues()
+		var err error
+		if b.beside { // the node that waits for it counts the time
+			err = run(ctx)
+		} else {
+			g.Waits(&what)
+			begin := time.Now()
+			err = run(ctx)
+			g.AddWait(time.Since(begin))
+			g.Continues()
+		}
 		if lost := g.lost(); lost != nil {
 			return lost
 		}

@@ -17,6 +17,8 @@ type executable struct {
 	nodes    []*backend.Node
 	kernels  []kernel // of each node, for RunObserved
 	launches []launch // for Run
+	waits    []int    // of each launch, if collectives run beside the others: see waits
+	paths    []string // of the first node of each launch, likewise
 }
 
 // launch is a kernel that runs the nodes from first to end.
@@ -46,12 +48,21 @@ func (b *binder) load(p *backend.Program, together backend.Grouping) (*executabl
 		x.launches = append(x.launches, launch{i, end, run})
 		i = end + 1
 	}
+	if b.exchanger != nil {
+		x.waits = waits(x.nodes, x.launches)
+		for _, l := range x.launches {
+			x.paths = append(x.paths, x.nodes[l.first].Path())
+		}
+	}
 	return x, nil
 }
 
 func (x *executable) Run(ctx context.Context) error {
 	if err := x.interrupted(ctx); err != nil {
 		return err
+	}
+	if x.waits != nil {
+		return x.runBeside(ctx)
 	}
 	for _, l := range x.launches {
 		if err := l.run(ctx); err != nil {

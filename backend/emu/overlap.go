@@ -1,0 +1,158 @@
+package emu
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"octet/backend"
+)
+
+// This file runs collectives between processes beside the compute nodes that do not depend on them. One
+// goroutine runs all collectives of a device, in the order of the program, so that all ranks agree on
+// it. A node waits for the collectives whose results it reads, and for those whose operands it writes;
+// the planner keeps the memory of their temps until then (backend.MakePlan).
+
+// overlaps is false in benchmarks of collectives that run alone.
+var overlaps = true
+
+// exchanger runs collectives in order.
+type exchanger struct {
+	jobs chan exchange
+
+	mu      sync.Mutex
+	changed sync.Cond
+	given   int // since the begin of the program
+	done    int
+	err     error // the first one; later collectives are skipped
+}
+
+type exchange struct {
+	ctx context.Context
+	run kernel
+}
+
+func newExchanger() *exchanger {
+	// Programs have more collectives than this, but a rank far ahead gains nothing.
+	x := &exchanger{jobs: make(chan exchange, 16)}
+	x.changed.L = &x.mu
+	go x.loop()
+	return x
+}
+
+func (x *exchanger) loop() {
+	for job := range x.jobs {
+		x.mu.Lock()
+		err := x.err
+		x.mu.Unlock()
+		if err == nil {
+			err = job.run(job.ctx)
+		}
+		x.mu.Lock()
+		x.done++
+		x.err = err
+		x.changed.Broadcast()
+		x.mu.Unlock()
+	}
+}
+
+func (x *exchanger) close() { close(x.jobs) }
+
+// begin starts the count of a program's collectives.
+func (x *exchanger) begin() { x.given, x.done, x.err = 0, 0, nil }
+
+// give hands a collective over; it returns before the collective has run.
+func (x *exchanger) give(ctx context.Context, run kernel) {
+	x.given++
+	x.jobs <- exchange{ctx, run}
+}
+
+// wait returns when n collectives of the program have run, and the first error of any. what names the
+// node that waits.
+func (x *exchanger) wait(g *group, n int, what *string) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.done >= n {
+		return x.err
+	}
+	g.Waits(what)
+	begin := time.Now()
+	for x.done < n {
+		x.changed.Wait()
+	}
+	g.AddWait(time.Since(begin))
+	g.Continues()
+	return x.err
+}
+
+// waits returns, for each launch, how many collectives must have run before it. A launch of several
+// nodes has no collective.
+func waits(nodes []*backend.Node, launches []launch) []int {
+	list := make([]int, len(launches))
+	read, written, count := map[*backend.Tensor]int{}, map[*backend.Tensor]int{}, 0 // by root: the number of the last collective
+	for i, l := range launches {
+		collective := isCollective(nodes[l.first])
+		if collective {
+			count++
+		}
+		for _, n := range nodes[l.first : l.end+1] {
+			for _, o := range n.Operands() {
+				root := o.Tensor.Root()
+				switch {
+				case collective && o.Access == backend.In:
+					read[root] = count
+				case collective:
+					written[root] = count
+				default:
+					if list[i] = max(list[i], written[root]); o.Access != backend.In {
+						list[i] = max(list[i], read[root])
+					}
+				}
+			}
+		}
+		if collective && nodes[l.first].Queue == backend.ComputeQueue {
+			list[i] = count // itself
+		}
+	}
+	return list
+}
+
+func isCollective(n *backend.Node) bool {
+	_, whole := backend.Exchanged(n.Op)
+	return whole != nil
+}
+
+// runBeside is Run with collectives beside the compute nodes.
+func (x *executable) runBeside(ctx context.Context) error {
+	b := x.binder
+	e := b.exchanger
+	b.beside = true
+	defer func() { b.beside = false }()
+	e.begin()
+	for i, l := range x.launches {
+		n, err := x.nodes[l.first], error(nil)
+		if isCollective(n) {
+			e.give(ctx, l.run)
+		}
+		if x.waits[i] > 0 {
+			err = e.wait(b.group, x.waits[i], &x.paths[i])
+		}
+		if err == nil && !isCollective(n) {
+			err = l.run(ctx)
+		}
+		if err != nil {
+			err = x.failed(l.first, err)
+			_ = e.wait(b.group, e.given, &x.paths[i]) // they fail with the group, and use its memory until then
+			return err
+		}
+		for range l.end + 1 - l.first {
+			b.group.RanOp()
+		}
+	}
+	if last := len(x.launches) - 1; last >= 0 {
+		if err := e.wait(b.group, e.given, &x.paths[last]); err != nil {
+			return x.failed(x.launches[last].first, err)
+		}
+	}
+	return nil
+}
