@@ -334,3 +334,36 @@ func BenchmarkStepOverMPI(b *testing.B) {
 	}
 	require.NoError(b, g.Leave(b.Context()))
 }
+
+// Collectives beside other nodes change no bit. The log has the share of the time in which a rank waits
+// for collectives, without and with other nodes beside them:
+//
+//	go test -tags mpi -v -run TestOverlapOverMPI ./backend/emu
+func TestOverlapOverMPI(t *testing.T) {
+	if !standin.InRank() {
+		exits := standin.RunRanks(t, 2)
+		standin.Succeeded(t, exits)
+		standin.LogFigures(t, exits)
+		return
+	}
+	g := joinOverMPI(t)
+	for stage := 1; stage <= 3; stage++ {
+		c := smallRun(2, "fp8-delayed", stage)
+		c.Model.Layers, c.Model.Dim, c.Model.FFN, c.Data.Seq = 4, 256, 512, 64
+		var texts []string
+		for _, *emu.Overlaps = range []bool{false, true} {
+			r, err := newRank(t, c, g)
+			require.NoError(t, err)
+			_, err = r.Next(t.Context()) // and the calibration
+			require.NoError(t, err)
+			waited, begin := g.WaitTime(), time.Now()
+			text, err := r.steps(t, 4)
+			require.NoError(t, err)
+			spent := time.Since(begin)
+			standin.Figure("rank %d, stage %d, overlap %v: waits %.1f %% of %v", g.Rank(), stage, *emu.Overlaps, 100*(g.WaitTime()-waited).Seconds()/spent.Seconds(), spent.Round(time.Millisecond))
+			texts = append(texts, text)
+		}
+		require.Equal(t, texts[0], texts[1], "stage %d", stage)
+	}
+	require.NoError(t, g.Leave(t.Context()))
+}
