@@ -32,6 +32,12 @@ func Exchanged(op Op) (name string, whole *Tensor) {
 	return "", nil
 }
 
+// GathersShards reports whether op gathers the rows of a tensor of which the ranks store parts.
+func GathersShards(op Op) bool {
+	o, ok := op.(*AllGather)
+	return ok && o.X.Class != Temp
+}
+
 // Collective describes a collective over F32 tensors, for measurements of networks.
 type Collective struct {
 	Name   string // that of Exchanged

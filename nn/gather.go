@@ -25,9 +25,9 @@ func (p *Pass) gather(w *Param, name string) *backend.Tensor {
 }
 
 // gatherRows appends the collective that joins the rows x of all ranks in out.
-func (p *Pass) gatherRows(x, out *backend.Tensor) {
-	p.comm().Add(&backend.AllGather{X: x, Out: out})
-}
+func (p *Pass) gatherRows(x, out *backend.Tensor) { gather(p.comm(), x, out) }
+
+func gather(q *backend.Program, x, out *backend.Tensor) { q.Add(&backend.AllGather{X: x, Out: out}) }
 
 // castRows appends casts of a weight to copies of all rows, or to this rank's rows of copies that
 // micro-batches gather.
@@ -70,9 +70,9 @@ func (p *Pass) castRows(w *Param, casts []backend.Cast) {
 	// until the end of the program, since no later op of it reads the gathered codes.
 	q := p.Program.Phase(backend.Comm)
 	for i, c := range casts {
-		q.Add(&backend.AllGather{X: own[i].Out, Out: c.Out})
+		gather(q, own[i].Out, c.Out)
 		if c.ScaleInv != nil {
-			q.Add(&backend.AllGather{X: own[i].ScaleInv, Out: c.ScaleInv})
+			gather(q, own[i].ScaleInv, c.ScaleInv)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func (p *Pass) exchangeCodes(w *Param, grad, rows *backend.Tensor) {
 		}
 		parts.Block = backend.ScaleBlock{Rows: rows.Rows()}
 		parts.Scale = p.root.Temp(parts.Name+".scale_inv", fp8.F32, p.Ranks, 1)
-		q.Add(&backend.AllGather{X: codes.Scale, Out: parts.Scale})
+		gather(q, codes.Scale, parts.Scale)
 	}
 	q.Add(&backend.AllToAll{X: codes, Out: parts})
 	p.Add(&backend.SumParts{

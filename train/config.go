@@ -116,7 +116,7 @@ type Loop struct {
 	MicroBatch  int     `toml:"micro_batch" doc:"sequences per rank"`
 	Accumulate  int     `toml:"accumulate" doc:"micro-batches per step"`
 	Ranks       int     `toml:"ranks" doc:"data-parallel ranks, one GPU each on cuda"`
-	ZeroStage   int     `toml:"zero_stage" doc:"of ZeRO: 0: ranks replicate all; 1: they share the optimizer state; 2: gradients, too; 3: the copies of weights, too"`
+	ZeroStage   int     `toml:"zero_stage" doc:"ZeRO: ranks share 1: optimizer, 2: gradients, 3: weights, too"`
 	EvalEvery   int     `toml:"eval_every" doc:"interval in steps; 0: only at the end"`
 	HealthEvery int     `toml:"health_every" doc:"interval in steps of telemetry (casts, SwiGLU channels); 0: never"`
 	Recompute   string  `toml:"recompute" doc:"activation recomputation: none attention block"`

@@ -140,9 +140,8 @@ func (j *Job) Traffic() []Traffic {
 				continue
 			}
 			l, passes := &lines[2], int64(1)
-			gather, gathers := node.Op.(*backend.AllGather)
 			switch {
-			case gathers && (p == j.Update || gather.X.Class != backend.Temp):
+			case p == j.Update && op == "all-gather", backend.GathersShards(node.Op):
 				l = &lines[1]
 			case p != j.Update:
 				l = &lines[0]
