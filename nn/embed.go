@@ -62,9 +62,9 @@ func (e *Embedding) Forward(p *Pass, tokens *backend.Tensor) *backend.Tensor {
 // adds to a gradient that this micro-batch has written already: a tied head's.
 func (e *Embedding) Backward(p *Pass, tokens, dy *backend.Tensor, accumulate bool) {
 	q := p.At(e.scope)
-	sum, earlier := e.weight.openGrad(q)
+	sum, earlier := q.openGrad(e.weight)
 	q.Add(&backend.EmbedGrad{IDs: tokens, DOut: dy, DTable: sum, Accumulate: earlier || accumulate})
-	e.weight.closeGrad(q, sum)
+	q.closeGrad(e.weight, sum)
 }
 
 // padded rounds a number of rows up to a multiple of 16, which FP8 GEMMs require.

@@ -115,10 +115,10 @@ func (b *Base) copyOf(w *Param, name string, c Copy) *backend.Tensor {
 	stash := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
 		return b.Vars.Tensor(backend.Stash, name, d, shape...)
 	}
-	declare := func(name string, shape []int, make func(string, fp8.DType, ...int) *backend.Tensor) *backend.Tensor {
-		t := make(name, c.stored(), shape...)
+	declare := func(name string, shape []int, tensor func(string, fp8.DType, ...int) *backend.Tensor) *backend.Tensor {
+		t := tensor(name, c.stored(), shape...)
 		if c.blockScaled() {
-			c.declareScale(t, make)
+			c.declareScale(t, tensor)
 		}
 		return t
 	}

@@ -41,7 +41,7 @@ func (p *Param) declareStoredGrad(vars *backend.Vars, d fp8.DType) {
 
 // openGrad returns the tensor in FP32 to which a micro-batch adds dW, and whether it holds the sum of
 // earlier ones: the gradient itself or, if that is stored otherwise, a temp.
-func (w *Param) openGrad(p *Pass) (sum *backend.Tensor, accumulate bool) {
+func (p *Pass) openGrad(w *Param) (sum *backend.Tensor, accumulate bool) {
 	if w.Grad != nil && w.Grad.DType == fp8.F32 {
 		return w.Grad, !p.First
 	}
@@ -60,7 +60,7 @@ func (w *Param) openGrad(p *Pass) (sum *backend.Tensor, accumulate bool) {
 // closeGrad stores sum, from openGrad, and reduces it over the ranks: in the last micro-batch, or in
 // each. These collectives are on the queue of the casts, as in exchangeCodes: on another one, the sums
 // of all layers would stay allocated until the end of the program.
-func (w *Param) closeGrad(p *Pass, sum *backend.Tensor) {
+func (p *Pass) closeGrad(w *Param, sum *backend.Tensor) {
 	switch {
 	case sum == w.Grad:
 		p.complete(w)
@@ -80,7 +80,7 @@ func (w *Param) closeGrad(p *Pass, sum *backend.Tensor) {
 
 // addRows scatters the gradient of a micro-batch and adds this rank's rows to those of the earlier
 // ones: with the next gradient, or in Settle, so that the collective can run beside the ops up to there.
-// In programs whose gradients nobody reads it does nothing.
+// In programs whose gradients no op reads it does nothing.
 func (p *Pass) addRows(w *Param, grad *backend.Tensor) {
 	if p.Discard {
 		return

@@ -133,7 +133,7 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 	var sum *backend.Tensor
 	var earlier bool
 	if grads {
-		sum, earlier = h.weight.openGrad(q.Backward())
+		sum, earlier = q.Backward().openGrad(h.weight)
 	}
 	for from, size := 0, headRows(tokens, vocab, p.headTokens, h.chunkUnit()); from < tokens; from += size {
 		rows := min(size, tokens-from)
@@ -167,7 +167,7 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 		})
 	}
 	if grads && !h.tied {
-		h.weight.closeGrad(q.Backward(), sum)
+		q.Backward().closeGrad(h.weight, sum)
 	}
 	return losses, dx
 }

@@ -318,7 +318,7 @@ func (l *Linear) Wgrad(p *Pass, x, dy *Value, colScale *backend.Tensor) {
 		l.biasGrad(p, dy)
 	}
 	q := p.At(l.Scope)
-	sum, accumulate := l.weight.openGrad(q)
+	sum, accumulate := q.openGrad(l.weight)
 	used := p.used
 	if l.wgrad.a.Hadamard.On() {
 		used = nil // a rotation along tokens gives rows of zeros values
@@ -327,7 +327,7 @@ func (l *Linear) Wgrad(p *Pass, x, dy *Value, colScale *backend.Tensor) {
 		A: dy.As(l.wgrad.a), B: x.As(l.wgrad.b), TransA: true,
 		ColScale: colScale, Out: sum, Accumulate: accumulate, Used: used,
 	})
-	l.weight.closeGrad(q, sum)
+	q.closeGrad(l.weight, sum)
 }
 
 // biasGrad appends db = 1ᵀ·dy into the bias's gradient.

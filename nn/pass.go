@@ -30,7 +30,7 @@ type Pass struct {
 	Control    *backend.Tensor // step.control
 	First      bool            // first micro-batch of a step: gradients are written, not accumulated
 	Last       bool            // last micro-batch: gradients are complete and reduced over ranks
-	Discard    bool            // nobody reads the gradients, so they are not reduced
+	Discard    bool            // no op reads the gradients, so they are not reduced
 	Ranks      int
 	// LossScale multiplies the gradient of the loss: every CrossEntropy, or what a model
 	// has instead, takes it. nil is 1.
