@@ -155,7 +155,9 @@ func (t *Trainer) scorePairs(ctx context.Context, p *data.Pairs, report func(don
 			return nil, err
 		}
 		var mine []byte
-		if at := first + batch*int64(t.group.Rank()); at < p.Len() {
+		at := first + batch*int64(t.group.Rank())
+		switch {
+		case at < p.Len():
 			n, err := p.Batch(at, d.tokens, d.targets)
 			if err == nil {
 				err = t.logProbs(ctx)
@@ -165,6 +167,10 @@ func (t *Trainer) scorePairs(ctx context.Context, p *data.Pairs, report func(don
 			}
 			for _, x := range d.pairs.logProbs[:2*n] {
 				mine = binary.LittleEndian.AppendUint64(mine, math.Float64bits(x))
+			}
+		case t.Config.Train.ZeroStage >= 3: // gathers weights with the ranks that have pairs
+			if err := t.logProbs(ctx); err != nil {
+				return nil, err
 			}
 		}
 		all, err := t.group.Exchange(ctx, "the log-probabilities of pairs", mine)

@@ -384,7 +384,7 @@ func TestDPOPairsAreDividedAlike(t *testing.T) {
 	want := steps(t, whole, 3)
 	val, err := whole.Evaluate(t.Context())
 	require.NoError(t, err)
-	for _, tr := range []*team{split(4, 2, 1, 0), split(4, 1, 2, 0), split(2, 2, 2, 1), split(2, 1, 4, 1)} {
+	for _, tr := range []*team{split(4, 2, 1, 0), split(4, 1, 2, 0), split(2, 2, 2, 1), split(2, 1, 4, 1), split(2, 1, 4, 3)} {
 		got := steps(t, tr, 3)
 		for i := range want {
 			require.InDelta(t, want[i].Loss, got[i].Loss, 1e-6)

@@ -354,9 +354,12 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 	}
 	ranks, batches := int64(t.group.Size()), (d.sweep.Rows()+rows-1)/rows
 	var mine []byte // sums of the batches of this rank, FP32
-	for b := int64(t.group.Rank()); b < batches; b += ranks {
-		if _, err := d.sweep.Batch(b*rows, d.tokens, d.targets); err != nil {
-			return 0, err
+	for b := int64(t.group.Rank()); b < t.rounds(batches)*ranks; b += ranks {
+		own := b < batches // else this rank only gathers weights with the others, and its result is unused
+		if own {
+			if _, err := d.sweep.Batch(b*rows, d.tokens, d.targets); err != nil {
+				return 0, err
+			}
 		}
 		if err := t.feed(backend.Control{}); err != nil {
 			return 0, err
@@ -367,7 +370,9 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 		if err := d.Read(t.EvalLoss, d.words[:4]); err != nil {
 			return 0, err
 		}
-		mine = append(mine, d.words[:4]...)
+		if own {
+			mine = append(mine, d.words[:4]...)
+		}
 	}
 	sums, err := t.group.Exchange(ctx, "the evaluation", mine)
 	if err != nil {
@@ -378,6 +383,16 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 		total += float(sums[b%ranks][b/ranks*4:])
 	}
 	return total / float64(d.sweep.Targets()), nil
+}
+
+// rounds returns how often this rank evaluates when the ranks divide so many batches. A rank without a
+// batch in the last round takes part only if the ranks gather weights, at stage 3 of ZeRO.
+func (t *Trainer) rounds(batches int64) int64 {
+	ranks := int64(t.group.Size())
+	if t.Config.Train.ZeroStage >= 3 {
+		return (batches + ranks - 1) / ranks
+	}
+	return (batches + ranks - 1 - int64(t.group.Rank())) / ranks
 }
 
 var errNoValidation = errors.New("there is no validation data: set data.val_bytes above 0")

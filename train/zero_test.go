@@ -125,3 +125,21 @@ func TestStagesShareMemory(t *testing.T) {
 	require.Less(t, bytes(3, cast), bytes(2, cast)/7)
 	require.LessOrEqual(t, temps[3], temps[2]+int64(bytes(2, cast))/2, fmt.Sprint(temps))
 }
+
+// Ranks evaluate together where they gather weights, though not every rank has a batch in the last round.
+func TestStagesEvaluateAlike(t *testing.T) {
+	var want float64
+	for _, stage := range []int{0, 1, 3} {
+		c := staged(small(t, "fp8-smooth"), stage, 1)
+		c.Train.Ranks = 5
+		tr := newTrainer(t, c, 1, false)
+		require.NotZero(t, (tr.device.sweep.Rows()+1)/2%5, "the last round has a batch for every rank")
+		steps(t, tr, 1)
+		loss, err := tr.Evaluate(t.Context())
+		require.NoError(t, err)
+		if stage == 0 {
+			want = loss
+		}
+		require.Equal(t, want, loss, "stage %d", stage)
+	}
+}
