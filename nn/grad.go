@@ -58,7 +58,7 @@ func (p *Pass) openGrad(w *Param) (sum *backend.Tensor, accumulate bool) {
 }
 
 // closeGrad stores sum, from openGrad, and reduces it over the ranks: in the last micro-batch, or in
-// each. These collectives are on the queue of the casts, as in exchangeCodes: on another one, the sums
+// each. Those of the last are on the queue of the casts, as in exchangeCodes: on another one, the sums
 // of all layers would stay allocated until the end of the program.
 func (p *Pass) closeGrad(w *Param, sum *backend.Tensor) {
 	switch {

@@ -82,7 +82,7 @@ func (b *binder) sumParts(n *backend.Node, o *backend.SumParts) ([]call, error) 
 		return nil, unsupported(n, "X is %s, of which a byte holds two elements", o.X)
 	}
 	rows, cols := o.X.Rows(), o.X.Cols()
-	args := b.args(o, rows, cols, o.Out.Rows(), cmp.Or(o.X.Block.Rows, rows), cmp.Or(o.X.Block.Cols, cols)) // then the op's flags
+	args := b.args(o, rows, cols, o.Out.Rows(), cmp.Or(o.X.Block.Rows, rows), cmp.Or(o.X.Block.Cols, cols))
 	return b.launches(kernels.SumParts(o.Out.Rows(), cols), args), nil
 }
 

@@ -68,7 +68,7 @@ func (x *exchanger) give(ctx context.Context, run kernel) {
 }
 
 // wait returns when n collectives of the program have run, and the first error of any. what names the
-// node that waits.
+// last of the n.
 func (x *exchanger) wait(g *group, n int, what *string) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -134,25 +134,32 @@ func (x *executable) runBeside(ctx context.Context) error {
 		if isCollective(n) {
 			e.give(ctx, l.run)
 		}
-		if x.waits[i] > 0 {
-			err = e.wait(b.group, x.waits[i], &x.paths[i])
+		if number := x.waits[i]; number > 0 {
+			err = e.wait(b.group, number, &x.paths[number-1])
 		}
 		if err == nil && !isCollective(n) {
 			err = l.run(ctx)
 		}
 		if err != nil {
 			err = x.failed(l.first, err)
-			_ = e.wait(b.group, e.given, &x.paths[i]) // they fail with the group, and use its memory until then
+			_ = x.settle() // they fail with the group, and use its memory until then
 			return err
 		}
 		for range l.end + 1 - l.first {
 			b.group.RanOp()
 		}
 	}
-	if last := len(x.launches) - 1; last >= 0 {
-		if err := e.wait(b.group, e.given, &x.paths[last]); err != nil {
-			return x.failed(x.launches[last].first, err)
-		}
+	if err := x.settle(); err != nil {
+		return x.failed(len(x.nodes)-1, err)
 	}
 	return nil
+}
+
+// settle waits for all collectives that were handed over.
+func (x *executable) settle() error {
+	e := x.binder.exchanger
+	if e.given == 0 {
+		return nil
+	}
+	return e.wait(x.binder.group, e.given, &x.paths[e.given-1])
 }

@@ -18,7 +18,7 @@ type executable struct {
 	kernels  []kernel // of each node, for RunObserved
 	launches []launch // for Run
 	waits    []int    // of each launch, if collectives run beside the others: see waits
-	paths    []string // of the first node of each launch, likewise
+	paths    []string // of the collectives, likewise
 }
 
 // launch is a kernel that runs the nodes from first to end.
@@ -50,8 +50,10 @@ func (b *binder) load(p *backend.Program, together backend.Grouping) (*executabl
 	}
 	if b.exchanger != nil {
 		x.waits = waits(x.nodes, x.launches)
-		for _, l := range x.launches {
-			x.paths = append(x.paths, x.nodes[l.first].Path())
+		for _, n := range x.nodes {
+			if isCollective(n) {
+				x.paths = append(x.paths, n.Path())
+			}
 		}
 	}
 	return x, nil

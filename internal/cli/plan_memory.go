@@ -22,7 +22,7 @@ type saving struct {
 func (s saving) of(c train.Config) (changed train.Config, settings string) {
 	var list []string
 	if s.zero != "" {
-		c.Train.ZeroStage, _ = strconv.Atoi(s.zero) // a stage
+		c.Train.ZeroStage, _ = strconv.Atoi(s.zero) // a number of stagesBeyond
 		list = append(list, "train.zero_stage="+s.zero)
 	}
 	if s.recompute != "" {
