@@ -104,6 +104,7 @@ func flopsOf(op Op) int64 {
 
 var (
 	customType = reflect.TypeFor[Custom]()
+	groupType  = reflect.TypeFor[Group]()
 	operandTag = regexp.MustCompile(`^(?:in|out|inout)(?:,optional)?(?:,(?:in|inout)=([A-Z]\w*))?$`)
 )
 
@@ -141,8 +142,8 @@ func checkField(typ reflect.Type, f reflect.StructField) error {
 		if tag != "cast" {
 			return fmt.Errorf("field %s has the tag op:%q, expected cast", f.Name, tag)
 		}
-	case tagged || !plainKind(f.Type.Kind()):
-		return fmt.Errorf("field %s is a %s: operands are tagged *Tensor, []*Tensor or []Cast fields, settings are booleans, numbers or strings", f.Name, f.Type)
+	case tagged || !plainKind(f.Type.Kind()) && f.Type != groupType:
+		return fmt.Errorf("field %s is a %s: operands are tagged *Tensor, []*Tensor or []Cast fields, settings are booleans, numbers, strings or a Group", f.Name, f.Type)
 	}
 	return nil
 }

@@ -10,12 +10,12 @@ import (
 // 2020). Programs read them as a whole. GatherShards replaces these reads by those of temps, which
 // all-gathers fill shortly before.
 
-// Gathered declares a tensor whose rows are those of shard on all ranks, one after another. It has no
+// Gathered declares a tensor whose rows are those of shard on the ranks of a group, one after another. It has no
 // memory of its own, and programs only read it: [GatherShards] replaces it before they are lowered.
-func (v *Vars) Gathered(name string, shard *Tensor, rows int) *Tensor {
+func (v *Vars) Gathered(name string, shard *Tensor, rows int, g Group) *Tensor {
 	t := &Tensor{
 		Name: name, DType: shard.DType, Shape: append([]int{rows}, shard.Shape[1:]...), Class: Stash,
-		Scale: shard.Scale, Block: shard.Block, Outer: shard.Outer, LD: shard.LD, shard: shard,
+		Scale: shard.Scale, Block: shard.Block, Outer: shard.Outer, LD: shard.LD, shard: shard, sharedBy: g,
 	}
 	if v.byName[name] != nil {
 		v.fail(fmt.Errorf("tensor %s is declared twice", name))
@@ -52,7 +52,7 @@ func GatherShards(p *Program) (*Program, error) {
 			clear(g.views)
 		}
 		for _, u := range before[i] {
-			r.Add(&Node{Phase: Comm, Queue: CommQueue}, &AllGather{X: u.root.shard, Out: g.temp(r, u.stretch)})
+			r.Add(&Node{Phase: Comm, Queue: CommQueue}, &AllGather{X: u.root.shard, Out: g.temp(r, u.stretch), Group: u.root.sharedBy})
 		}
 		r.Add(n, ReplaceOperands(n.Op, func(t *Tensor) *Tensor { return g.replaced(r, t) }))
 		i++

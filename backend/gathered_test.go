@@ -18,7 +18,7 @@ func layered(layers int) (*backend.Program, *backend.Vars) {
 	v := backend.NewVars()
 	x := v.Tensor(backend.Input, "x", fp8.F32, 4, 8)
 	gathered := func(name string) *backend.Tensor {
-		return v.Gathered(name, v.Tensor(backend.Stash, name+".shard", fp8.F32, 2, 8), 4)
+		return v.Gathered(name, v.Tensor(backend.Stash, name+".shard", fp8.F32, 2, 8), 4, backend.Group{})
 	}
 	p := v.Program("layers")
 	y := x
@@ -88,12 +88,12 @@ func TestGatherShardsRefuses(t *testing.T) {
 	require.Same(t, p, q)
 
 	v := backend.NewVars()
-	w := v.Gathered("w", v.Tensor(backend.Stash, "w.shard", fp8.F32, 2, 8), 4)
+	w := v.Gathered("w", v.Tensor(backend.Stash, "w.shard", fp8.F32, 2, 8), 4, backend.Group{})
 	p = v.Program("writes")
 	p.Add(&backend.Fill{Out: w})
 	_, err = backend.GatherShards(p)
 	require.ErrorContains(t, err, "fill: Out writes w:fp32[4, 8], which is gathered: write its shard")
-	v.Gathered("w", w, 8)
+	v.Gathered("w", w, 8, backend.Group{})
 	require.ErrorContains(t, v.Err(), "tensor w is declared twice")
 }
 
@@ -101,7 +101,7 @@ func TestGatherShardsRefuses(t *testing.T) {
 func TestRecomputedNodesGather(t *testing.T) {
 	v := backend.NewVars()
 	x, dx := v.Tensor(backend.Input, "x", fp8.F32, 4, 8), v.Tensor(backend.Output, "dx", fp8.F32, 4, 8)
-	w := v.Gathered("w", v.Tensor(backend.Stash, "w.shard", fp8.F32, 2, 8), 4)
+	w := v.Gathered("w", v.Tensor(backend.Stash, "w.shard", fp8.F32, 2, 8), 4, backend.Group{})
 	p := v.Program("p")
 	f := p.Scope("layer").Block("fwd")
 	a := f.Temp("a", fp8.F32, 4, 8)

@@ -26,7 +26,7 @@ func Ops() []Op {
 		&SwiGLU{}, &SwiGLUAmax{}, &SwiGLUGrad{}, &SmoothScale{}, &Activation{}, &ActivationGrad{},
 		&CrossEntropy{}, &Sum{},
 		&SumSquares{}, &StepGate{}, &UpdateStats{}, &AdamW{},
-		&LinearUpdate{},
+		&LinearUpdate{}, &SoftmaxStats{},
 		&Route{}, &RouteGrad{}, &Gather{}, &Combine{}, &CombineGrad{},
 		&CastHealth{}, &RowCosine{},
 		&AllReduce{}, &ReduceScatter{}, &AllGather{}, &AllToAll{}, &SumParts{}, &StepMu{},

@@ -16,20 +16,20 @@ const (
 
 func (r Reduction) String() string { return [...]string{"sum", "max"}[r] }
 
-// Exchanged returns the name of a collective, as in NCCL's documentation, and the tensor of all
-// ranks that it reduces, scatters, gathers or exchanges; nil for any other op.
-func Exchanged(op Op) (name string, whole *Tensor) {
+// Exchanged returns the name of a collective, as in NCCL's documentation, the tensor of all its
+// ranks that it reduces, scatters, gathers or exchanges, and these ranks; nil for any other op.
+func Exchanged(op Op) (name string, whole *Tensor, g Group) {
 	switch o := op.(type) {
 	case *AllReduce:
-		return "all-reduce", o.X
+		return "all-reduce", o.X, o.Group
 	case *ReduceScatter:
-		return "reduce-scatter", o.X
+		return "reduce-scatter", o.X, o.Group
 	case *AllGather:
-		return "all-gather", o.Out
+		return "all-gather", o.Out, o.Group
 	case *AllToAll:
-		return "all-to-all", o.X
+		return "all-to-all", o.X, o.Group
 	}
-	return "", nil
+	return "", nil, Group{}
 }
 
 // GathersShards reports whether op gathers the rows of a tensor of which the ranks store parts.
@@ -55,24 +55,88 @@ func Collectives() []Collective {
 	}
 }
 
-// AllReduce combines X over all ranks in place, in ascending order of rank.
+// Group says which ranks a collective joins: Size ranks whose numbers differ by Stride. Every rank is in
+// one group. Of eight ranks, for example, {Size: 4, Stride: 1} makes the groups 0 1 2 3 and 4 5 6 7, and
+// {Size: 2, Stride: 4} the groups 0 4, 1 5, 2 6 and 3 7. The zero value joins all ranks.
+type Group struct{ Size, Stride int }
+
+// All reports whether the group joins all ranks.
+func (g Group) All() bool { return g == Group{} }
+
+// Ranks returns the number of ranks of a group, of so many in all, and an error if these do not
+// divide into groups.
+func (g Group) Ranks(all int) (int, error) {
+	switch {
+	case g.All():
+		return all, nil
+	case g.Size < 1 || g.Stride < 1 || all%(g.Size*g.Stride) != 0:
+		return 0, fmt.Errorf("%d ranks do not divide into groups of %s", all, g)
+	}
+	return g.Size, nil
+}
+
+// Index returns the place of a rank in its group.
+func (g Group) Index(rank int) int {
+	if g.All() {
+		return rank
+	}
+	return rank / g.Stride % g.Size
+}
+
+// Member returns the rank at a place in the group of a rank.
+func (g Group) Member(rank, index int) int {
+	if g.All() {
+		return index
+	}
+	return rank + (index-g.Index(rank))*g.Stride
+}
+
+func (g Group) String() string {
+	if g.All() {
+		return "all ranks"
+	}
+	return fmt.Sprintf("%d ranks %d apart", g.Size, g.Stride)
+}
+
+func (k *checker) group(g Group) {
+	k.that(g.All() || g.Size > 0 && g.Stride > 0, "Group is %d ranks %d apart, expected positive numbers, or none for all ranks", g.Size, g.Stride)
+}
+
+// split requires step.control, whose Rank says which part an op has, for an op that has one of several
+// parts.
+func (k *checker) split(g Group, control *Tensor) {
+	if g.All() {
+		return
+	}
+	k.group(g)
+	k.that(control != nil, "Split needs step.control")
+	if control != nil {
+		k.control(control)
+	}
+}
+
+// AllReduce combines X over the ranks of a group in place, in ascending order of rank.
 type AllReduce struct {
 	X *Tensor `op:"inout"` // F32
 
 	Reduce Reduction
+	Group  Group
 }
 
 func (o *AllReduce) check() error {
 	var c checker
 	c.vector("X", o.X, o.X.Elems())
 	c.that(o.Reduce <= ReduceMax, "unknown reduction %d", uint8(o.Reduce))
+	c.group(o.Group)
 	return c.err
 }
 
-// ReduceScatter sums X over the ranks; rank r receives the r-th equal part.
+// ReduceScatter sums X over the ranks of a group; the r-th of them receives the r-th equal part.
 type ReduceScatter struct {
 	X   *Tensor `op:"in"`  // F32 [ranks·n]
 	Out *Tensor `op:"out"` // F32 [n]
+
+	Group Group
 }
 
 func (o *ReduceScatter) check() error {
@@ -80,33 +144,40 @@ func (o *ReduceScatter) check() error {
 	c.vector("X", o.X, o.X.Elems())
 	c.vector("Out", o.Out, o.Out.Elems())
 	c.that(o.X.Elems()%o.Out.Elems() == 0, "X is %s, Out is %s: the parts are not equal", o.X, o.Out)
+	c.group(o.Group)
 	return c.err
 }
 
-// AllGather concatenates every rank's X in order of rank, bytes unchanged.
+// AllGather concatenates the X of the ranks of a group in order of rank, bytes unchanged.
 type AllGather struct {
 	X   *Tensor `op:"in"`  // [n], any format
 	Out *Tensor `op:"out"` // [ranks·n]
+
+	Group Group
 }
 
 func (o *AllGather) check() error {
 	var c checker
 	c.that(o.X.DType == o.Out.DType && o.Out.Elems()%o.X.Elems() == 0, "X is %s, Out is %s", o.X, o.Out)
 	c.that(o.X.Contiguous() && o.Out.Contiguous(), "X and Out must be contiguous")
+	c.group(o.Group)
 	return c.err
 }
 
-// AllToAll sends the r-th equal part of X to rank r: part r of Out is from rank r, bytes
-// unchanged.
+// AllToAll sends the r-th equal part of X to the r-th rank of a group: part r of Out is from that
+// rank, bytes unchanged.
 type AllToAll struct {
 	X   *Tensor `op:"in"`  // [ranks·n], any format
 	Out *Tensor `op:"out"` // [ranks·n]
+
+	Group Group
 }
 
 func (o *AllToAll) check() error {
 	var c checker
 	c.that(o.X.DType == o.Out.DType && o.Out.Elems() == o.X.Elems(), "X is %s, Out is %s", o.X, o.Out)
 	c.that(o.X.Contiguous() && o.Out.Contiguous(), "X and Out must be contiguous")
+	c.group(o.Group)
 	return c.err
 }
 

@@ -7,10 +7,17 @@ import (
 )
 
 // Embed looks up rows: Out[t] = Table[IDs[t]].
+//
+// With Split, Table is one of the equal parts of a table that the ranks of a group hold in their order
+// (see Group): its first row is Split.Index(Control.Rank)·vocab. An ID of another part gives a row of
+// zeros, so that the sum over the group is the lookup in the whole table.
 type Embed struct {
-	Table *Tensor `op:"in"` // [vocab, dim] F32, BF16 or F16
-	IDs   *Tensor `op:"in"` // I32 [tokens]
-	Out   []Cast  `op:"cast"`
+	Table   *Tensor `op:"in"`          // [vocab, dim] F32, BF16 or F16
+	IDs     *Tensor `op:"in"`          // I32 [tokens]
+	Control *Tensor `op:"in,optional"` // with Split
+	Out     []Cast  `op:"cast"`
+
+	Split Group
 }
 
 func (o *Embed) check() error {
@@ -18,17 +25,20 @@ func (o *Embed) check() error {
 	c.plain(field{"Table", o.Table})
 	c.ints("IDs", o.IDs, o.IDs.Elems())
 	c.casts("Out", o.Out, o.IDs.Elems(), o.Table.Cols())
+	c.split(o.Split, o.Control)
 	return c.err
 }
 
 // EmbedGrad adds each token's gradient to its row of the table's gradient,
-// tokens in ascending order.
+// tokens in ascending order. With Split, as in Embed, it leaves out the tokens of other parts.
 type EmbedGrad struct {
-	IDs    *Tensor `op:"in"` // I32 [tokens]
-	DOut   *Tensor `op:"in"` // [tokens, dim]
-	DTable *Tensor `op:"out,inout=Accumulate"`
+	IDs     *Tensor `op:"in"`          // I32 [tokens]
+	DOut    *Tensor `op:"in"`          // [tokens, dim]
+	Control *Tensor `op:"in,optional"` // with Split
+	DTable  *Tensor `op:"out,inout=Accumulate"`
 
 	Accumulate bool
+	Split      Group
 }
 
 func (o *EmbedGrad) check() error {
@@ -38,6 +48,7 @@ func (o *EmbedGrad) check() error {
 	c.dtype("DTable", o.DTable, fp8.F32)
 	c.unscaled("DTable", o.DTable)
 	c.that(o.DTable.Cols() == o.DOut.Cols(), "DTable is %s, DOut is %s: widths differ", o.DTable, o.DOut)
+	c.split(o.Split, o.Control)
 	return c.err
 }
 

@@ -118,7 +118,8 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 // changes.
 //
 // With Shard, each tensor is this rank's equal part of a larger tensor: element i of n
-// has the random bits of element Control.Rank·n + i. The scale belongs to the whole
+// has the random bits of element Control.Rank·n + i. With Split, the ranks of a group have the parts,
+// others copies of them: it is Split.Index(Control.Rank)·n + i. The scale belongs to the whole
 // tensor, so the ranks reduce its amax to their maximum between the two passes. The
 // passes are then two ops over the same tensors, the first with AmaxOnly, the second
 // with AmaxGiven; no op between them may write those tensors. Between them, element
@@ -147,6 +148,7 @@ type AdamW struct {
 	Pow2, FloorV                   bool
 	AmaxOnly, AmaxGiven            bool
 	Shard                          bool
+	Split                          Group
 }
 
 func (o *AdamW) check() error {

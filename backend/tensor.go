@@ -122,7 +122,8 @@ type Tensor struct {
 	// that lowering may rely on it; 0 means unknown.
 	Value float32
 
-	shard *Tensor // see Vars.Gathered
+	shard    *Tensor // see Vars.Gathered
+	sharedBy Group   // the ranks that hold the shards
 }
 
 // Rows returns the product of all dimensions but the last.

@@ -51,6 +51,7 @@ func (s *suite) collectives() {
 			}, "alltoall/%s/%d", d, ranks)
 		}
 	}
+	s.groups()
 	// Consecutive collectives over overlapping views of a packed tensor.
 	s.addRanks(2, func(b *fixture) {
 		packed := b.positive("amaxes", 20)
@@ -58,6 +59,57 @@ func (s *suite) collectives() {
 		b.p.Add(&backend.AllReduce{X: packed.Slice("others", 11, 5)})
 		b.p.Add(&backend.AllReduce{X: packed.Slice("all", 0, 20), Reduce: backend.ReduceMax})
 	}, "allreduce/views")
+}
+
+// groups has collectives of some of the ranks, which run at the same time in every group.
+func (s *suite) groups() {
+	for _, c := range []struct {
+		ranks int
+		backend.Group
+	}{{2, backend.Group{Size: 1, Stride: 1}}, {2, backend.Group{Size: 2, Stride: 1}}, {4, backend.Group{Size: 2, Stride: 1}}, {4, backend.Group{Size: 2, Stride: 2}}} {
+		g, n := c.Group, c.Size
+		add := func(op string, build func(b *fixture)) {
+			s.addRanks(c.ranks, build, "%s/group/%d/%d-%d", op, c.ranks, g.Size, g.Stride)
+		}
+		add("allreduce/sum", func(b *fixture) {
+			x := b.normal("x", fp8.F32, 37)
+			b.tolerance[x] = exactly
+			b.p.Add(&backend.AllReduce{X: x, Group: g})
+		})
+		add("allreduce/max", func(b *fixture) {
+			x := b.normal("x", fp8.F32, 33)
+			if b.rank == 1 {
+				b.values[x][4], b.values[x][5] = nan, -inf
+			}
+			b.p.Add(&backend.AllReduce{X: x, Reduce: backend.ReduceMax, Group: g})
+		})
+		add("reducescatter", func(b *fixture) {
+			b.p.Add(&backend.ReduceScatter{X: b.normal("x", fp8.F32, n*9), Out: b.result("out", fp8.F32, exactly, 9), Group: g})
+		})
+		add("allgather", func(b *fixture) {
+			b.p.Add(&backend.AllGather{X: b.normal("x", fp8.BF16, 7), Out: b.given("out", fp8.BF16, make([]float64, 7*n), 7*n), Group: g})
+		})
+		add("alltoall", func(b *fixture) {
+			b.p.Add(&backend.AllToAll{X: b.normal("x", fp8.BF16, 6*n), Out: b.given("out", fp8.BF16, make([]float64, 6*n), 6*n), Group: g})
+		})
+	}
+	// Collectives of different groups in turn, as with several kinds of parallelism.
+	s.addRanks(4, func(b *fixture) {
+		x := b.normal("x", fp8.F32, 12)
+		b.tolerance[x] = elementwise
+		parts := b.given("parts", fp8.F32, make([]float64, 24), 24)
+		b.p.Add(&backend.AllReduce{X: x, Group: backend.Group{Size: 2, Stride: 1}})
+		b.p.Add(&backend.AllGather{X: x, Out: parts, Group: backend.Group{Size: 2, Stride: 2}})
+		b.p.Add(&backend.AllReduce{X: parts})
+		b.p.Add(&backend.ReduceScatter{X: parts, Out: x, Group: backend.Group{Size: 2, Stride: 1}})
+	}, "groups/in turn")
+}
+
+// gathered adds the gather of x over the ranks of a group.
+func (b *fixture) gathered(x *backend.Tensor, g backend.Group) *backend.Tensor {
+	all := b.result(x.Name+".all", x.DType, exactly, g.Size*x.Rows(), x.Cols())
+	b.p.Add(&backend.AllGather{X: x, Out: all, Group: g})
+	return all
 }
 
 func (s *suite) sumParts() {

@@ -19,6 +19,18 @@ func (s *suite) layers() {
 				Out: b.casts(v.style, "out", v.rows, v.cols, exactly),
 			})
 		}, "embed/%s", v)
+		for _, split := range splits {
+			s.add(func(b *fixture) {
+				ids := make([]int, v.rows)
+				for i := range ids {
+					ids[i] = b.rng.IntN(11 * split.Size)
+				}
+				b.p.Add(&backend.Embed{
+					Table: b.normal("table", v.in, 11, v.cols), IDs: b.ints("ids", ids...), Control: b.control(),
+					Out: b.casts(v.style, "out", v.rows, v.cols, exactly), Split: split,
+				})
+			}, "embed/%s/part of %d-%d", v, split.Size, split.Stride)
+		}
 		s.add(func(b *fixture) {
 			b.p.Add(&backend.Add{
 				A: b.normal("a", v.in, v.rows, v.cols), B: b.outliers(b.normal("b", fp8.F32, v.rows, v.cols), 1e6),
@@ -88,9 +100,25 @@ func (s *suite) embedGrad() {
 					DTable: b.result("dtable", fp8.F32, summed(9), 10, 17), Accumulate: accumulate,
 				})
 			}, "embedgrad/%s/accumulate-%v", in, accumulate)
+			for _, split := range splits {
+				s.add(func(b *fixture) {
+					ids := make([]int, 19)
+					for i := range ids {
+						ids[i] = b.rng.IntN(3 * split.Size)
+					}
+					b.p.Add(&backend.EmbedGrad{
+						IDs: b.ints("ids", ids...), DOut: b.normal("dout", in, 19, 17), Control: b.control(),
+						DTable: b.result("dtable", fp8.F32, summed(19), 3, 17), Accumulate: accumulate, Split: split,
+					})
+				}, "embedgrad/%s/accumulate-%v/part of %d-%d", in, accumulate, split.Size, split.Stride)
+			}
 		}
 	}
 }
+
+// splits are the ranks that hold the parts of a vocabulary: rank 3, that of the cases, has the first part, the
+// second and the last one.
+var splits = []backend.Group{{Size: 3, Stride: 1}, {Size: 4, Stride: 2}, {Size: 4, Stride: 1}}
 
 func (s *suite) ropes() {
 	for _, style := range []string{"f32", "bf16", "f16", "fp8", "stochastic", "precision", "view"} {

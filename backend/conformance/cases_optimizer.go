@@ -219,6 +219,12 @@ func (s *suite) adamWShard() {
 				b.random = rounding == fp8.Stochastic
 				b.addShared(op)
 			}, "adamw/%s-%s-%s/%s/shard", f[0], f[1], f[2], rounding)
+			s.addRanks(2, func(b *fixture) { // ranks 3 and 4 have the parts 1 and 2
+				op := b.newAdamW(f, 3, 5*7, 64)
+				op.Rounding, op.Shard, op.Split = rounding, true, backend.Group{Size: 3, Stride: 2}
+				b.random = rounding == fp8.Stochastic
+				b.addShared(op)
+			}, "adamw/%s-%s-%s/%s/split", f[0], f[1], f[2], rounding)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func NewStep(runs ...Run) *Step {
 func workOf(n *backend.Node) work {
 	c := n.Cost()
 	w := work{class: RowOps, key: Key(n), flops: float64(c.FLOPs), bytes: float64(c.Bytes)}
-	if _, whole := backend.Exchanged(n.Op); whole != nil {
+	if _, whole, _ := backend.Exchanged(n.Op); whole != nil {
 		w.class, w.bytes, w.passes = Communication, float64(whole.Bytes()), 1
 		switch n.Op.(type) {
 		case *backend.AllReduce:

@@ -407,7 +407,11 @@ func TestBarriersInARow(t *testing.T) {
 	what := "a round"
 	var at [n]int // written by its rank only, read by others between two waits
 	for _, err := range together(n, func(rank int) error {
-		g, err := newGroup(worlds[rank])
+		all, err := newGroup(worlds[rank])
+		if err != nil {
+			return err
+		}
+		g, err := all.members(backend.Group{})
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package emu
 
 import (
 	"math"
+	"slices"
 
 	"octet/backend"
 	"octet/backend/emu/cast"
@@ -24,7 +25,8 @@ var _ = implement((*binder).crossEntropy)
 // checks ids.
 //
 // A row of logits is larger than the first-level cache. Three passes go through it
-// piece by piece: for its maximum, for the exponentials, and for the gradient.
+// piece by piece: for its maximum, for the exponentials, and for the gradient. With Stats the
+// first one is not needed.
 func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	logits, targets, loss := b.matrix(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
 	words, lossScale, weights, correct := b.i32(o.Control), b.f32(o.LossScale), b.f32(o.Weights), b.i32(o.Correct)
@@ -34,6 +36,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	}
 	var invTokens float32
 	valid, cols, nan := o.Valid, logits.Cols, float32(math.NaN())
+	part, stats := b.part(o.Split, o.Control, cols), b.f32(o.Stats)
 	b.pool.Reserve(lossPiece + cols)
 	tokens := o.Logits.Rows()
 	rows := b.pool.Rows(tokens, cols, func(worker, t int) {
@@ -46,13 +49,23 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 		if correct != nil {
 			correct[t] = 0
 		}
+		own := part.valid(valid)
 		switch {
 		case target < 0:
 			loss[t] = 0
-			clear(grad[:valid])
+			clear(grad[:own])
 		case target >= valid:
 			loss[t] = nan
-			fillWith(grad[:valid], nan)
+			fillWith(grad[:own], nan)
+		case stats != nil:
+			all := joinStats(stats, t, tokens)
+			exponentials(grad, &logits, t, own, all.top, buffer, min(t+1, tokens-1))
+			loss[t] = float32(float64(all.top) - float64(all.target) + math.Log(all.sum))
+			if correct != nil && all.first == target && loss[t] == loss[t] {
+				correct[t] = 1
+			}
+			scale = float32(float64(weight) / all.sum)
+			target -= part.first
 		default:
 			at := 0
 			if correct != nil {
@@ -72,7 +85,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 		if gradient == nil {
 			return
 		}
-		clear(grad[valid:])
+		clear(grad[own:])
 		for from := 0; from < cols; from += lossPiece {
 			piece := grad[from:min(from+lossPiece, cols)]
 			simd.Scale(piece, scale)
@@ -83,6 +96,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 		}
 	})
 	run := func() {
+		part.locate()
 		invTokens = backend.ControlFrom(words).InvTokens
 		if lossScale != nil {
 			invTokens *= lossScale[0]
@@ -93,6 +107,74 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 		return run
 	}
 	return cast.Storing(run, gradient)
+}
+
+// valid returns how many columns of the part are valid, of so many of the whole.
+func (p *part) valid(all int) int { return max(0, min(p.n, all-p.first)) }
+
+// rowStats are what the softmax of a row needs to know of its logits, see backend.SoftmaxStats.
+type rowStats struct {
+	top, target float32
+	sum         float64
+	first       int
+}
+
+// joinStats joins the stats of a token's parts of the vocabulary.
+func joinStats(stats []float32, token, tokens int) rowStats {
+	all := rowStats{top: float32(math.Inf(-1)), target: float32(math.Inf(-1))}
+	const words = backend.SoftmaxWords
+	for at := token * words; at < len(stats); at += tokens * words {
+		s := stats[at : at+words]
+		if s[backend.SoftmaxTop] > all.top || at == token*words {
+			all.top, all.first = s[backend.SoftmaxTop], int(s[backend.SoftmaxFirst])
+		}
+		all.target = max(all.target, s[backend.SoftmaxTarget])
+	}
+	for at := token * words; at < len(stats); at += tokens * words {
+		if s := stats[at : at+words]; s[backend.SoftmaxSum] != 0 { // else it may have no valid columns
+			all.sum += float64(s[backend.SoftmaxSum]) * math.Exp(float64(s[backend.SoftmaxTop])-float64(all.top))
+		}
+	}
+	return all
+}
+
+var _ = implement((*binder).softmaxStats)
+
+func (b *binder) softmaxStats(o *backend.SoftmaxStats) func() {
+	logits, targets, out := b.matrix(o.Logits), b.integers(o.Targets), b.f32(o.Out)
+	tokens, cols := o.Logits.Rows(), logits.Cols
+	part := b.part(o.Split, o.Control, cols)
+	b.pool.Reserve(lossPiece + cols)
+	rows := b.pool.Rows(tokens, cols, func(worker, t int) {
+		scratch := b.pool.Scratch[worker]
+		buffer, powers := scratch[:lossPiece], scratch[lossPiece:lossPiece+cols]
+		own := part.valid(o.Valid)
+		s := out[t*backend.SoftmaxWords:][:backend.SoftmaxWords]
+		top := largestLogit(&logits, t, 0, own, buffer)
+		s[backend.SoftmaxTop], s[backend.SoftmaxSum] = top, 0
+		s[backend.SoftmaxFirst] = float32(part.first + firstLogit(&logits, t, own, top, buffer))
+		if own > 0 {
+			s[backend.SoftmaxSum] = float32(exponentials(powers, &logits, t, own, top, buffer, min(t+1, tokens-1)))
+		}
+		s[backend.SoftmaxTarget] = float32(math.Inf(-1))
+		if col, ok := part.local(targets(t)); ok && col < own {
+			s[backend.SoftmaxTarget] = logits.Piece(buffer, t, col, 1)[0]
+		}
+	})
+	return func() {
+		part.locate()
+		rows()
+	}
+}
+
+// firstLogit returns the first of the first n columns of a row whose logit is x, 0 if there is none.
+func firstLogit(logits *memory.Matrix, row, n int, x float32, buffer []float32) int {
+	for from := 0; from < n; from += lossPiece {
+		if i := slices.Index(logits.Piece(buffer, row, from, min(lossPiece, n-from)), x); i >= 0 {
+			return from + i
+		}
+	}
+	return 0
 }
 
 // largestLogit returns the largest of the logits [from, to) of a row.

@@ -17,7 +17,7 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 	a := &optimizer.AdamW{
 		Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, EpsForm: o.EpsForm, WeightDecay: o.WeightDecay, L2: o.L2, ClipRMS: o.ClipRMS,
 		Rounding: o.Rounding, Pow2: o.Pow2, FloorV: o.FloorV,
-		AmaxOnly: o.AmaxOnly, AmaxGiven: o.AmaxGiven, Shard: o.Shard,
+		AmaxOnly: o.AmaxOnly, AmaxGiven: o.AmaxGiven, Shard: o.Shard, Split: o.Split,
 		Control: b.i32(o.Control), Step: b.i32(o.Step), Skip: b.i32(o.Skip),
 		Coef: b.f32(o.Coef), Amaxes: b.f32(o.Amaxes), MeanSquares: b.f32(o.MeanSquares),
 		Params: b.params(o.Grad, o.Master, o.M1, o.M2),

@@ -82,13 +82,13 @@ const (
 // have the same bits as group's: reductions combine the ranks in ascending order. One kernel
 // runs at a time.
 type processes struct {
-	counted
+	transport
 	pool     *pool.Pool
 	received []float32 // all ranks' parts of one piece; kernels share it
 }
 
 // newProcesses returns collectives over a transport; its pool is set later.
-func newProcesses(t transport) *processes { return &processes{counted: counted{transport: t}} }
+func newProcesses(t transport) *processes { return &processes{transport: t} }
 
 // fail returns the error of a collective: ErrDeviceLost, or the context's.
 func (p *processes) fail(ctx context.Context, err error) error {
@@ -285,4 +285,68 @@ func chunks(n, size int) func(yield func(span) bool) {
 // bytesOf returns the memory of x.
 func bytesOf(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+}
+
+// subset is the transport of the processes of a group. All groups run their collectives at the same time,
+// since the ranks run equal programs: each is an all-to-all of all processes, of which the parts for
+// other groups are empty.
+type subset struct {
+	transport
+	ranks []int // of the members, in order
+	index int   // this rank's place
+
+	send, recv []libmpi.Part // by rank of all
+	buffer     []byte
+}
+
+// overSubset returns collectives over the processes of a group, which has so many ranks.
+func (g *group) overSubset(of backend.Group, ranks int) *processes {
+	if of.All() {
+		return g.processes
+	}
+	if p := g.subsets[of]; p != nil {
+		return p
+	}
+	s := &subset{
+		transport: g.processes.transport, index: of.Index(g.Rank()),
+		send: make([]libmpi.Part, g.Size()), recv: make([]libmpi.Part, g.Size()),
+	}
+	for i := range ranks {
+		s.ranks = append(s.ranks, of.Member(g.Rank(), i))
+	}
+	if g.subsets == nil {
+		g.subsets = map[backend.Group]*processes{}
+	}
+	g.subsets[of] = &processes{transport: s, pool: g.processes.pool}
+	return g.subsets[of]
+}
+
+// Rank returns this rank's place among the members.
+func (s *subset) Rank() int { return s.index }
+
+// Size returns the number of members.
+func (s *subset) Size() int { return len(s.ranks) }
+
+// AllToAll is that of the members; the parts are in their order.
+func (s *subset) AllToAll(ctx context.Context, send []byte, sendParts []libmpi.Part, recv []byte, recvParts []libmpi.Part) error {
+	for i, rank := range s.ranks {
+		s.send[rank], s.recv[rank] = sendParts[i], recvParts[i]
+	}
+	return s.transport.AllToAll(ctx, send, s.send, recv, s.recv)
+}
+
+// AllGather is that of the members; the parts are in their order.
+func (s *subset) AllGather(ctx context.Context, send, recv []byte, parts []libmpi.Part) error {
+	mine := parts[s.index]
+	if send == nil { // MPI neither sends from nor receives to memory that does both
+		if len(s.buffer) < mine.Bytes {
+			s.buffer = make([]byte, mine.Bytes)
+		}
+		send = s.buffer[:mine.Bytes]
+		copy(send, recv[mine.Offset:])
+	}
+	for i, rank := range s.ranks {
+		s.send[rank], s.recv[rank] = libmpi.Part{Bytes: mine.Bytes}, parts[i]
+	}
+	return s.transport.AllToAll(ctx, send, s.send, recv, s.recv)
 }

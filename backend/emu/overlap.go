@@ -118,7 +118,7 @@ func waits(nodes []*backend.Node, launches []launch) []int {
 }
 
 func isCollective(n *backend.Node) bool {
-	_, whole := backend.Exchanged(n.Op)
+	_, whole, _ := backend.Exchanged(n.Op)
 	return whole != nil
 }
 

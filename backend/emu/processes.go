@@ -52,7 +52,7 @@ func joinProcesses(w *world.Group) (*group, error) {
 		return nil, fmt.Errorf("backend emu: %d ranks are processes, which exchange data over MPI; ranks of one process need no launcher (--ranks %[1]d): %w", w.Size(), err)
 	}
 	stopWith(w, t)
-	return &group{Group: w, processes: newProcesses(t)}, nil
+	return &group{Group: w, processes: newProcesses(&counted{transport: t})}, nil
 }
 
 // stopWith makes collectives fail once the group has lost a rank.
@@ -115,7 +115,7 @@ func (d *device) BytesSent() int64 {
 	if d.group.processes == nil {
 		return 0
 	}
-	return d.group.processes.sent.Load()
+	return d.group.processes.transport.(*counted).sent.Load()
 }
 
 // Exit ends the process with a status if it uses MPI, and returns at once if it does not. A

@@ -28,56 +28,81 @@ func (b *Backend) exchange(ctx context.Context, what string, part []float64) ([]
 	return all, err
 }
 
+// members is what a collective knows of the ranks that it joins: their contributions in order, and the
+// place of this rank.
+type members struct {
+	parts [][]float64
+	index int
+}
+
 // implementCollective adds a collective: every rank contributes the values of in, finish
-// stores the result of all ranks' contributions, and check refuses operands that do not fit the number of ranks.
-func implementCollective[O backend.Op](in func(O) *backend.Tensor, finish func(b *Backend, o O, parts [][]float64), check func(b *Backend, o O) error) struct{} {
+// stores the result of the contributions of the group's ranks, and check refuses operands that do not
+// fit their number.
+func implementCollective[O backend.Op](in func(O) *backend.Tensor, finish func(b *Backend, o O, m members), check func(o O, ranks int) error) struct{} {
 	var op O
 	return ops.Add(op, row{
 		run: func(ctx context.Context, b *Backend, n *backend.Node) error {
 			x := in(n.Op.(O))
-			parts, err := b.exchange(ctx, fmt.Sprintf("%T of %d elements", n.Op, x.Elems()), b.stored(x))
-			if err == nil {
-				finish(b, n.Op.(O), parts)
+			_, _, g := backend.Exchanged(n.Op)
+			all, err := b.exchange(ctx, fmt.Sprintf("%T of %d elements", n.Op, x.Elems()), b.stored(x))
+			if err != nil {
+				return err
 			}
-			return err
+			ranks, err := g.Ranks(len(all))
+			if err != nil {
+				return err
+			}
+			m := members{index: g.Index(b.group.Rank())}
+			for i := range ranks {
+				m.parts = append(m.parts, all[g.Member(b.group.Rank(), i)])
+			}
+			finish(b, n.Op.(O), m)
+			return nil
 		},
-		check: func(b *Backend, op backend.Op) error { return check(b, op.(O)) },
+		check: func(b *Backend, op backend.Op) error {
+			_, _, g := backend.Exchanged(op)
+			ranks, err := g.Ranks(b.group.Size())
+			if err != nil {
+				return err
+			}
+			return check(op.(O), ranks)
+		},
 	})
 }
 
 var _ = implementCollective(
 	func(o *backend.AllReduce) *backend.Tensor { return o.X },
-	func(b *Backend, o *backend.AllReduce, parts [][]float64) { b.store(o.X, reduce(parts, o.Reduce)) },
-	func(*Backend, *backend.AllReduce) error { return nil },
+	func(b *Backend, o *backend.AllReduce, m members) { b.store(o.X, reduce(m.parts, o.Reduce)) },
+	func(*backend.AllReduce, int) error { return nil },
 )
 
 var _ = implementCollective(
 	func(o *backend.ReduceScatter) *backend.Tensor { return o.X },
-	func(b *Backend, o *backend.ReduceScatter, parts [][]float64) {
+	func(b *Backend, o *backend.ReduceScatter, m members) {
 		n := o.Out.Elems()
-		b.store(o.Out, reduce(parts, backend.ReduceSum)[b.group.Rank()*n:][:n])
+		b.store(o.Out, reduce(m.parts, backend.ReduceSum)[m.index*n:][:n])
 	},
-	func(b *Backend, o *backend.ReduceScatter) error { return b.checkShards(o.Out, o.X, o.X, o.Out) },
+	func(o *backend.ReduceScatter, ranks int) error { return checkShards(ranks, o.Out, o.X, o.X, o.Out) },
 )
 
 var _ = implementCollective(
 	func(o *backend.AllGather) *backend.Tensor { return o.X },
-	func(b *Backend, o *backend.AllGather, parts [][]float64) { b.put(o.Out, slices.Concat(parts...)) },
-	func(b *Backend, o *backend.AllGather) error { return b.checkShards(o.X, o.Out, o.X, o.Out) },
+	func(b *Backend, o *backend.AllGather, m members) { b.put(o.Out, slices.Concat(m.parts...)) },
+	func(o *backend.AllGather, ranks int) error { return checkShards(ranks, o.X, o.Out, o.X, o.Out) },
 )
 
 var _ = implementCollective(
 	func(o *backend.AllToAll) *backend.Tensor { return o.X },
-	func(b *Backend, o *backend.AllToAll, parts [][]float64) {
+	func(b *Backend, o *backend.AllToAll, m members) {
 		var out []float64
-		n := o.X.Elems() / b.group.Size()
-		for _, x := range parts {
-			out = append(out, x[b.group.Rank()*n:][:n]...)
+		n := o.X.Elems() / len(m.parts)
+		for _, x := range m.parts {
+			out = append(out, x[m.index*n:][:n]...)
 		}
 		b.put(o.Out, out)
 	},
-	func(b *Backend, o *backend.AllToAll) error {
-		_, err := o.PartBytes(b.group.Size())
+	func(o *backend.AllToAll, ranks int) error {
+		_, err := o.PartBytes(ranks)
 		return err
 	},
 )
@@ -156,9 +181,9 @@ func (b *Backend) stepMu(o *backend.StepMu) {
 }
 
 // checkShards refuses a whole that is not one shard for each rank.
-func (b *Backend) checkShards(shard, whole, x, out *backend.Tensor) error {
-	if whole.Elems() != shard.Elems()*b.group.Size() {
-		return fmt.Errorf("there are %d ranks, X is %s and Out is %s", b.group.Size(), x, out)
+func checkShards(ranks int, shard, whole, x, out *backend.Tensor) error {
+	if whole.Elems() != shard.Elems()*ranks {
+		return fmt.Errorf("there are %d ranks, X is %s and Out is %s", ranks, x, out)
 	}
 	return nil
 }

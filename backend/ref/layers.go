@@ -10,16 +10,30 @@ import (
 var _ = implementErr((*Backend).embed)
 
 func (b *Backend) embed(o *backend.Embed) error {
-	table, cols := b.read(o.Table), o.Table.Cols()
+	table, rows, cols := b.read(o.Table), o.Table.Rows(), o.Table.Cols()
+	first, all := b.part(o.Split, o.Control, rows)
 	var out []float64
 	for t, id := range b.ints(o.IDs) {
-		if id < 0 || id >= o.Table.Rows() {
+		if id < 0 || id >= all {
 			return fmt.Errorf("token %d has the id %d, outside %s", t, id, o.Table)
 		}
-		out = append(out, table[id*cols:(id+1)*cols]...)
+		row := make([]float64, cols)
+		if id -= first; id >= 0 && id < rows {
+			copy(row, table[id*cols:])
+		}
+		out = append(out, row...)
 	}
 	b.cast(out, cols, o.Out)
 	return nil
+}
+
+// part returns the index of the first of n rows, or columns, in the whole of which an op with Split has
+// a part, and the size of the whole.
+func (b *Backend) part(split backend.Group, control *backend.Tensor, n int) (first, all int) {
+	if split.All() {
+		return 0, n
+	}
+	return split.Index(int(b.control(control).Rank)) * n, split.Size * n
 }
 
 var _ = implementErr((*Backend).embedGrad)
@@ -30,9 +44,13 @@ func (b *Backend) embedGrad(o *backend.EmbedGrad) error {
 	if o.Accumulate {
 		dTable = b.read(o.DTable)
 	}
+	first, all := b.part(o.Split, o.Control, o.DTable.Rows())
 	for t, id := range b.ints(o.IDs) {
-		if id < 0 || id >= o.DTable.Rows() {
+		if id < 0 || id >= all {
 			return fmt.Errorf("token %d has the id %d, outside %s", t, id, o.DTable)
+		}
+		if id -= first; id < 0 || id >= o.DTable.Rows() {
+			continue
 		}
 		for j := range cols {
 			dTable[id*cols+j] += dOut[t*cols+j]

@@ -142,7 +142,7 @@ func (b *Backend) rescale(t *backend.Tensor, values []float64, amax float64, con
 	key := fp8.StreamKey(control.Seed, control.Step, fp8.NameKey(t.Name))
 	first := uint64(0) // index of the first value's random bits
 	if o.Shard {
-		first = uint64(control.Rank) * uint64(len(values))
+		first = uint64(o.Split.Index(int(control.Rank))) * uint64(len(values))
 	}
 	codes, overflow := make([]float64, len(values)), backend.Cast{Out: t}.Overflow()
 	for i, x := range values {

@@ -42,6 +42,7 @@ type AdamW struct {
 	Rounding                       fp8.Rounding
 	Pow2, FloorV                   bool
 	AmaxOnly, AmaxGiven, Shard     bool
+	Split                          backend.Group
 
 	Control      []int32   // the words of backend.Control, read in each run
 	Step, Skip   []int32   // one element each
@@ -142,7 +143,7 @@ func (a *AdamW) run() {
 	for i := range a.Params {
 		t, amax, first := &a.Params[i], a.Amaxes[3*i:][:3], uint64(0)
 		if a.Shard {
-			first = uint64(ctl.Rank) * uint64(t.Grad.Rows*t.Grad.Cols)
+			first = uint64(a.Split.Index(int(ctl.Rank))) * uint64(t.Grad.Rows*t.Grad.Cols)
 		}
 		for j := range t.States {
 			t.States[j].prepare(amax[j], ctl, first)
