@@ -31,6 +31,9 @@ type Rows struct {
 	Tensor // the whole tensor; but Data writes the rows alone
 	From   int
 	To     int
+	// Columns are what Data has of each row: the indexes of the second dimension from the first to
+	// before the second. Zero: all of it.
+	Columns [2]int
 }
 
 // Part is what a rank tells rank 0 about its shard.
@@ -71,13 +74,16 @@ const (
 )
 
 // rowsKey is the prefix of a metadata key of a shard that ends in a tensor's name in the
-// file. The value is the range of rows that the file holds, see rowsFormat. A tensor
+// file. The value is the range of rows that the file holds, see rangeFormat. A tensor
 // without this key is whole.
 const rowsKey = "rows."
 
-// rowsFormat has the first row, the row after the last one, and the number of rows of the
-// whole tensor.
-const rowsFormat = "%d:%d/%d"
+// columnsKey is like rowsKey for the range of columns.
+const columnsKey = "columns."
+
+// rangeFormat has the first row, the row after the last one, and the number of rows of the
+// whole tensor; or columns.
+const rangeFormat = "%d:%d/%d"
 
 // WriteShard writes the shard of a rank to the hidden folder partial and syncs it to disk.
 // Ranks may be in different processes, and on different machines that share a file system.
@@ -111,7 +117,14 @@ func (s Shard) write(w io.Writer) error {
 			t.Name = group.prefix + r.Name
 			if r.From > 0 || r.To < n {
 				t.Shape = append([]int{r.To - r.From}, r.Shape[1:]...)
-				metadata[rowsKey+t.Name] = fmt.Sprintf(rowsFormat, r.From, r.To, n)
+				metadata[rowsKey+t.Name] = fmt.Sprintf(rangeFormat, r.From, r.To, n)
+			}
+			if from, to := r.Columns[0], r.Columns[1]; to != 0 {
+				if len(r.Shape) < 2 || from < 0 || to <= from || to > r.Shape[1] {
+					return fmt.Errorf("tensor %s has the shape %v: there are no columns %d to %d", r.Name, r.Shape, from, to)
+				}
+				t.Shape = append([]int{t.Shape[0], to - from}, r.Shape[2:]...)
+				metadata[columnsKey+t.Name] = fmt.Sprintf(rangeFormat, from, to, r.Shape[1])
 			}
 			list = append(list, t)
 		}

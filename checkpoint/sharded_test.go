@@ -291,20 +291,20 @@ func TestShardedRefuses(t *testing.T) {
 		want string
 		rows []Rows
 	}{
-		{"tensor w has 2 rows: there are no rows -1 to 1", []Rows{{matrix, -1, 1}}},
-		{"there are no rows 1 to 0", []Rows{{matrix, 1, 0}}},
-		{"there are no rows 1 to 3", []Rows{{matrix, 1, 3}}},
-		{`tensor "optimizer/w": data ended 4 bytes short of 8`, []Rows{{matrix, 0, 2}}},
-		{"data exceeds the tensor's shape", []Rows{{matrix, 1, 1}}},
-		{"the name appears twice", []Rows{{matrix, 0, 1}, {matrix, 1, 2}}},
-		{"there are no rows 0 to 2", []Rows{{Tensor{"s", fp8.F32, nil, nil}, 0, 2}}},
+		{"tensor w has 2 rows: there are no rows -1 to 1", []Rows{{Tensor: matrix, From: -1, To: 1}}},
+		{"there are no rows 1 to 0", []Rows{{Tensor: matrix, From: 1, To: 0}}},
+		{"there are no rows 1 to 3", []Rows{{Tensor: matrix, From: 1, To: 3}}},
+		{`tensor "optimizer/w": data ended 4 bytes short of 8`, []Rows{{Tensor: matrix, From: 0, To: 2}}},
+		{"data exceeds the tensor's shape", []Rows{{Tensor: matrix, From: 1, To: 1}}},
+		{"the name appears twice", []Rows{{Tensor: matrix, From: 0, To: 1}, {Tensor: matrix, From: 1, To: 2}}},
+		{"there are no rows 0 to 2", []Rows{{Tensor: Tensor{"s", fp8.F32, nil, nil}, To: 2}}},
 	} {
 		_, err = WriteShard(s.Partial(), 0, 2, Shard{Optimizer: c.rows})
 		require.ErrorContains(t, err, "writing "+filepath.Join(s.Partial(), shardName(0, 2)))
 		require.ErrorContains(t, err, c.want)
 		require.NoError(t, os.Remove(filepath.Join(s.Partial(), shardName(0, 2))))
 	}
-	_, err = WriteShard(s.Partial(), 0, 2, Shard{Model: []Rows{{matrix, 1, 2}}})
+	_, err = WriteShard(s.Partial(), 0, 2, Shard{Model: []Rows{{Tensor: matrix, From: 1, To: 2}}})
 	require.NoError(t, err)
 	_, err = WriteShard(s.Partial(), 0, 2, Shard{})
 	require.ErrorIs(t, err, os.ErrExist, "a rank writes its shard once")

@@ -56,7 +56,7 @@ func (f *shardFile) read(model, optimizer *Tensors, keepOpen bool) (err error) {
 	}
 	ranges := 0
 	for key := range header.Metadata() {
-		if strings.HasPrefix(key, rowsKey) {
+		if strings.HasPrefix(key, rowsKey) || strings.HasPrefix(key, columnsKey) {
 			ranges++
 		}
 	}
@@ -76,7 +76,13 @@ func (f *shardFile) read(model, optimizer *Tensors, keepOpen bool) (err error) {
 		p := piece{to: rowsOf(shape), data: f, offset: t.Offset, file: f.name}
 		if text, ok := header.Metadata()[rowsKey+t.Name]; ok {
 			ranges--
-			if err := p.parseRows(text, shape); err != nil {
+			if p.from, p.to, err = parseRange("rows", text, shape, 0); err != nil {
+				return fmt.Errorf("tensor %.200q: %w", t.Name, err)
+			}
+		}
+		if text, ok := header.Metadata()[columnsKey+t.Name]; ok {
+			ranges--
+			if p.columns[0], p.columns[1], err = parseRange("columns", text, shape, 1); err != nil {
 				return fmt.Errorf("tensor %.200q: %w", t.Name, err)
 			}
 		}
@@ -85,27 +91,27 @@ func (f *shardFile) read(model, optimizer *Tensors, keepOpen bool) (err error) {
 		}
 	}
 	if ranges != 0 {
-		return fmt.Errorf("the metadata has the rows of %d tensors that are not in the file", ranges)
+		return fmt.Errorf("the metadata has %d ranges of tensors that are not in the file", ranges)
 	}
 	return nil
 }
 
-// parseRows sets the range of rows of a piece from a rowsFormat. It changes shape, that of
-// the piece, to that of the whole tensor.
-func (p *piece) parseRows(text string, shape []int) error {
+// parseRange returns the range of a piece along a dimension from a rangeFormat. It changes shape, that of
+// the piece, to that of the whole tensor. what names the parts.
+func parseRange(what, text string, shape []int, dim int) (from, to int, err error) {
 	var n int
-	_, err := fmt.Sscanf(text, rowsFormat, &p.from, &p.to, &n)
-	if err != nil || fmt.Sprintf(rowsFormat, p.from, p.to, n) != text {
-		return fmt.Errorf("its rows are %.80q: expected FROM:TO/ALL", text)
+	_, err = fmt.Sscanf(text, rangeFormat, &from, &to, &n)
+	if err != nil || fmt.Sprintf(rangeFormat, from, to, n) != text {
+		return 0, 0, fmt.Errorf("its %s are %.80q: expected FROM:TO/ALL", what, text)
 	}
-	if p.from < 0 || p.to < p.from || p.to > n {
-		return fmt.Errorf("its rows are %d to %d of %d", p.from, p.to, n)
+	if from < 0 || to < from || to > n || to == from && dim > 0 {
+		return 0, 0, fmt.Errorf("its %s are %d to %d of %d", what, from, to, n)
 	}
-	if len(shape) == 0 || shape[0] != p.to-p.from {
-		return fmt.Errorf("its rows are %d to %d, but its shape is %.200v", p.from, p.to, fmt.Sprint(shape))
+	if len(shape) <= dim || shape[dim] != to-from {
+		return 0, 0, fmt.Errorf("its %s are %d to %d, but its shape is %.200v", what, from, to, fmt.Sprint(shape))
 	}
-	shape[0] = n
-	return nil
+	shape[dim] = n
+	return from, to, nil
 }
 
 // addPiece adds rows of a tensor, which must agree with those of other shards.
@@ -126,8 +132,11 @@ func (s *Tensors) addPiece(name string, dtype fp8.DType, shape []int, p piece) e
 func (s *Tensors) joinRows() error {
 	for i, r := range s.rows {
 		slices.SortFunc(r.pieces, func(a, b piece) int {
-			return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to), strings.Compare(a.file, b.file))
+			return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to), cmp.Compare(a.columns[0], b.columns[0]), strings.Compare(a.file, b.file))
 		})
+		if err := r.joinColumns(s.list[i].Shape); err != nil {
+			return fmt.Errorf("tensor %.200q: %w", s.list[i].Name, err)
+		}
 		end, last := 0, r.pieces[0]
 		for _, p := range r.pieces {
 			if p.from < end {

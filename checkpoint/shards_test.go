@@ -234,7 +234,7 @@ func TestManyRanks(t *testing.T) {
 	require.NoError(t, err)
 	parts := make([]Part, ranks)
 	for rank := range ranks {
-		w := Rows{Tensor{"w", fp8.BF16, []int{ranks, 1}, Bytes(data[2*rank : 2*rank+2])}, rank, rank + 1}
+		w := Rows{Tensor: Tensor{"w", fp8.BF16, []int{ranks, 1}, Bytes(data[2*rank : 2*rank+2])}, From: rank, To: rank + 1}
 		parts[rank], err = WriteShard(s.Partial(), rank, ranks, Shard{Model: []Rows{w}})
 		require.NoError(t, err)
 	}

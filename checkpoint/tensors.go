@@ -137,6 +137,7 @@ type rows struct {
 // piece holds the rows from and to, without to, from an offset in a file.
 type piece struct {
 	from, to int
+	columns  [2]int // of these rows, until joinColumns; zero: all
 	data     io.ReaderAt
 	offset   int64
 	file     string // for messages
