@@ -25,7 +25,7 @@ type Attention struct {
 	input          *Slot // output of the preceding norm, which q, k and v read
 	output         *Slot // read by o_proj and by the backward
 	dq, dk, dv     *Slot
-	heads, kvHeads int
+	heads, kvHeads int // of this rank
 }
 
 // AttentionShape is the size of an attention layer. Widths are in elements.
@@ -61,18 +61,18 @@ func (s RopeScaling) Validate() error {
 func (b *Base) Attention(scope string, s AttentionShape) *Attention {
 	headDim := cmp.Or(s.HeadDim, s.Dim/s.Heads)
 	width, kv := s.Heads*headDim, s.KVHeads*headDim
-	a := &Attention{scope: scope, index: len(b.attentions), headDim: headDim, theta: s.RopeTheta, scaling: s.RopeScaling, heads: s.Heads, kvHeads: s.KVHeads}
-	a.q = b.linear(recipe.Layer{Scope: scope + ".q_proj"}, s.Dim, width, s.InitStd)
-	a.k = b.linear(recipe.Layer{Scope: scope + ".k_proj"}, s.Dim, kv, s.InitStd)
-	a.v = b.linear(recipe.Layer{Scope: scope + ".v_proj"}, s.Dim, kv, s.InitStd)
-	a.o = b.linear(recipe.Layer{Scope: scope + ".o_proj"}, width, s.Dim, s.OutStd)
+	a := &Attention{scope: scope, index: len(b.attentions), headDim: headDim, theta: s.RopeTheta, scaling: s.RopeScaling, heads: s.Heads / b.tensor(), kvHeads: s.KVHeads / b.tensor()}
+	a.q = b.linear(recipe.Layer{Scope: scope + ".q_proj"}, SplitRows, s.Dim, width, s.InitStd)
+	a.k = b.linear(recipe.Layer{Scope: scope + ".k_proj"}, SplitRows, s.Dim, kv, s.InitStd)
+	a.v = b.linear(recipe.Layer{Scope: scope + ".v_proj"}, SplitRows, s.Dim, kv, s.InitStd)
+	a.o = b.linear(recipe.Layer{Scope: scope + ".o_proj"}, SplitColumns, width, s.Dim, s.OutStd)
 	if s.QKVBias {
 		for _, l := range []*Linear{a.q, a.k, a.v} {
 			b.addBias(l)
 		}
 	}
 	a.qNorm, a.kNorm = b.headNorm(scope+".q_norm", headDim, s), b.headNorm(scope+".k_norm", headDim, s)
-	a.input = b.Slot(scope+".input", slices.Concat(a.q.Inputs(), a.k.Inputs(), a.v.Inputs())...)
+	a.input = b.tokenSlot(scope+".input", slices.Concat(a.q.Inputs(), a.k.Inputs(), a.v.Inputs()))
 	a.output = b.Slot(scope+".output", append(a.o.Inputs(), b.Plain())...)
 	a.dq, a.dk, a.dv = b.gradSlot(a.q), b.gradSlot(a.k), b.gradSlot(a.v)
 	for _, l := range []*Linear{a.q, a.k, a.v, a.o} {
@@ -88,7 +88,7 @@ func (a *Attention) Input() *Slot { return a.input }
 // OutputGrad declares the slot of the gradient that Backward reads, with a plain copy for
 // the residual branch. Call it once.
 func (a *Attention) OutputGrad(b *Base) *Slot {
-	return b.Slot(a.o.Scope+".grad", append(a.o.Grads(), b.Plain())...)
+	return b.tokenSlot(a.o.Scope+".grad", a.o.Grads(), b.Plain())
 }
 
 type attentionSaved struct {
@@ -170,7 +170,7 @@ func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *Value) *backend.Ten
 	for i, l := range readers {
 		l.Dgrad(q, l.dy, dx, i > 0)
 	}
-	return dx
+	return q.scatterTokens(dx)
 }
 
 // rotateBack appends the gradient of a projection's result, given that of its rotated heads, in

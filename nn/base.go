@@ -40,6 +40,9 @@ type Base struct {
 	// Stage is that of ZeRO, where Shards is more than 1: from 2 on every micro-batch scatters its
 	// gradients, and at 3 ranks also share the copies of weights that GEMMs read.
 	Stage int
+	// Tensor is the number of ranks that share each layer (tensor_parallel.go). With 0 or 1 every rank
+	// has all of it.
+	Tensor int
 	// StepTokens is the number of tokens of a step, over all ranks, which divides the gradients
 	// of the loss. It is the scale of gradients with scaling [recipe.Constant]; 0 counts as 1.
 	// Set it before layers are declared.
@@ -94,6 +97,9 @@ func (b *Base) Build() error {
 		if err := h.check(b.Recipe); err != nil {
 			return err
 		}
+	}
+	if err := b.checkTensor(); err != nil {
+		return fmt.Errorf("recipe %s: %w", b.Recipe.Name, err)
 	}
 	for _, e := range b.embeddings { // of a model without a head
 		b.declareTable(e, nil)
@@ -160,7 +166,7 @@ const InitialLossScale = 0x1p16
 type Shape struct {
 	Batch, Seq int
 	Control    *backend.Tensor // step.control
-	Ranks      int
+	Ranks      int             // with batches of their own
 	HeadTokens int             // as in backend.Spec
 	Start      *backend.Tensor // see Pass; nil if rows are not divided into documents
 }
@@ -172,7 +178,7 @@ func (b *Base) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
 	}
 	return &Pass{
 		Program: p, Mode: mode, Batch: s.Batch, Seq: s.Seq, Control: s.Control,
-		First: true, Last: true, Ranks: max(1, s.Ranks), LossScale: b.LossScale, Start: s.Start, headTokens: s.HeadTokens,
+		First: true, Last: true, Ranks: max(1, s.Ranks), tensor: b.tensor(), LossScale: b.LossScale, Start: s.Start, headTokens: s.HeadTokens,
 		compute: b.Recipe.Compute, reduce: b.Recipe.Reduce, scales: &b.Scales, unsettled: new(func(*Pass)), root: p.At(""),
 	}
 }
@@ -219,7 +225,7 @@ func (b *Base) CastWeights(p *Pass) {
 			l.castWeight(p.At(l.Scope), amaxes[l])
 		}
 	}
-	if b.Shards > 1 {
+	if b.Shards > 1 || p.tensor > 1 {
 		b.Scales.reduceWeights(p)
 	}
 	for _, l := range b.mlps {

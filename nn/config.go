@@ -40,6 +40,9 @@ type Config struct {
 	// or 1 every rank holds all of them.
 	Shards int
 	Stage  int // of ZeRO, as in Base
+	// Tensor is the number of ranks that share each layer, as in Base. It divides Heads and KVHeads, and
+	// 16·Tensor divides FFN.
+	Tensor int
 }
 
 // Norm says where a decoder layer normalizes: before attention and MLP, or their results.
@@ -97,7 +100,34 @@ func (c Config) Validate() error {
 	if err := c.RopeScaling.Validate(); err != nil {
 		return fmt.Errorf("model.rope_scaling: %w", err)
 	}
+	if err := c.validateTensor(); err != nil {
+		return err
+	}
 	return c.MoE.validate()
+}
+
+// validateTensor reports a shape that the ranks of a tensor group cannot divide.
+func (c Config) validateTensor() error {
+	if c.Tensor < 2 {
+		return nil
+	}
+	for _, f := range []struct {
+		key     string
+		n, unit int
+	}{
+		{"model.heads", c.Heads, c.Tensor},
+		{"model.kv_heads", c.KVHeads, c.Tensor},
+		{"model.ffn", c.FFN, 16 * c.Tensor},
+		{"model.kv_heads times the head size", c.KVHeads * c.HeadDim(), 16 * c.Tensor},
+	} {
+		if f.n%f.unit != 0 {
+			return fmt.Errorf("%s = %d is not a multiple of %d, which train.tensor_parallel = %d needs", f.key, f.n, f.unit, c.Tensor)
+		}
+	}
+	if c.MoE.Experts > 0 {
+		return fmt.Errorf("model.experts = %d with train.tensor_parallel = %d: ranks do not share experts; use train.zero_stage = 3", c.MoE.Experts, c.Tensor)
+	}
+	return nil
 }
 
 // std returns the standard deviation of the initial weights of a linear layer with in inputs.

@@ -70,6 +70,7 @@ type Slot struct {
 	names []string  // names of the copies: the format, and more where two have the same
 	recs  []*record // nil for copies without a scale for the whole tensor
 	rows  []int     // rows of Health.Casts; 0 for copies that are not FP8
+	whole []Copy    // those of all tokens, if a rank has some: see tokenSlot
 }
 
 // Slot declares an activation or gradient, whose name is its path ("layers.3.mlp.input"),

@@ -19,7 +19,7 @@ type Embedding struct {
 // Its parameter is ParamPrefix + param + ".weight".
 func (b *Base) Embedding(scope, param string, rows, dim int, std float64) *Embedding {
 	e := &Embedding{scope: scope}
-	e.weight = b.param(b.ParamPrefix+param+".weight", false, std, padded(rows), dim)
+	e.weight = b.splitParam(SplitRows, b.ParamPrefix+param+".weight", false, std, b.padded(rows), dim)
 	e.weight.Embedding = true
 	e.weight.Rows = rows
 	b.embeddings = append(b.embeddings, e)
@@ -54,7 +54,13 @@ func (e *Embedding) castTable(p *Pass) {
 // Forward appends the rows of the tokens: [tokens, dim] in the compute format.
 func (e *Embedding) Forward(p *Pass, tokens *backend.Tensor) *backend.Tensor {
 	x, cast := p.store(e.scope+".out", p.Tokens(), e.table.Cols())
-	p.named(e.scope).Add(&backend.Embed{Table: e.table, IDs: tokens, Out: cast})
+	op := &backend.Embed{Table: e.table, IDs: tokens, Out: cast, Split: p.split()}
+	if p.tensor > 1 {
+		op.Control = p.Control
+	}
+	if p.named(e.scope).Add(op); p.tensor > 1 {
+		return p.At(e.scope).reduceTokens(x, nil)
+	}
 	return x
 }
 
@@ -63,9 +69,10 @@ func (e *Embedding) Forward(p *Pass, tokens *backend.Tensor) *backend.Tensor {
 func (e *Embedding) Backward(p *Pass, tokens, dy *backend.Tensor, accumulate bool) {
 	q := p.At(e.scope)
 	sum, earlier := q.openGrad(e.weight)
-	q.Add(&backend.EmbedGrad{IDs: tokens, DOut: dy, DTable: sum, Accumulate: earlier || accumulate})
+	op := &backend.EmbedGrad{IDs: tokens, DOut: dy, DTable: sum, Accumulate: earlier || accumulate, Split: p.split()}
+	if p.tensor > 1 {
+		op.DOut, op.Control = q.gatherTokens(dy), p.Control
+	}
+	q.Add(op)
 	q.closeGrad(e.weight, sum)
 }
-
-// padded rounds a number of rows up to a multiple of 16, which FP8 GEMMs require.
-func padded(rows int) int { return (rows + 15) / 16 * 16 }

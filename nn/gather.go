@@ -25,9 +25,11 @@ func (p *Pass) gather(w *Param, name string) *backend.Tensor {
 }
 
 // gatherRows appends the collective that joins the rows x of all ranks in out.
-func (p *Pass) gatherRows(x, out *backend.Tensor) { gather(p.comm(), x, out) }
+func (p *Pass) gatherRows(x, out *backend.Tensor) { gather(p.comm(), x, out, p.dataGroup()) }
 
-func gather(q *backend.Program, x, out *backend.Tensor) { q.Add(&backend.AllGather{X: x, Out: out}) }
+func gather(q *backend.Program, x, out *backend.Tensor, g backend.Group) {
+	q.Add(&backend.AllGather{X: x, Out: out, Group: g})
+}
 
 // castRows appends casts of a weight to copies of all rows, or to this rank's rows of copies that
 // micro-batches gather.
@@ -70,9 +72,9 @@ func (p *Pass) castRows(w *Param, casts []backend.Cast) {
 	// until the end of the program, since no later op of it reads the gathered codes.
 	q := p.Program.Phase(backend.Comm)
 	for i, c := range casts {
-		gather(q, own[i].Out, c.Out)
+		gather(q, own[i].Out, c.Out, p.dataGroup())
 		if c.ScaleInv != nil {
-			gather(q, own[i].ScaleInv, c.ScaleInv)
+			gather(q, own[i].ScaleInv, c.ScaleInv, p.dataGroup())
 		}
 	}
 }
@@ -97,7 +99,7 @@ func (w *Param) gathersCodes(casts []backend.Cast, ranks int) bool {
 func (w *Param) splits(out, scaleInv *backend.Tensor, ranks int) bool {
 	rows, block := w.Master.Rows(), out.Block
 	switch {
-	case w.Shape[0] != ranks*rows:
+	case w.Part[0] != ranks*rows:
 		return false // the last shard has padding, which the copies lack
 	case out.DType.Size() == 0:
 		return false // backend cuda does not transpose two codes in a byte
@@ -122,7 +124,7 @@ func (b *Base) copyOf(w *Param, name string, c Copy) *backend.Tensor {
 		}
 		return t
 	}
-	sketch := declare(name, w.Shape, func(name string, d fp8.DType, shape ...int) *backend.Tensor {
+	sketch := declare(name, w.Part, func(name string, d fp8.DType, shape ...int) *backend.Tensor {
 		return &backend.Tensor{Name: name, DType: d, Shape: shape}
 	})
 	var scales *backend.Tensor
@@ -130,22 +132,22 @@ func (b *Base) copyOf(w *Param, name string, c Copy) *backend.Tensor {
 		scales = sketch.Scale
 	}
 	if b.Stage < 3 || !w.Sharded() || !w.splits(sketch, scales, b.Shards) {
-		return declare(name, w.Shape, stash)
+		return declare(name, w.Part, stash)
 	}
 	shard := declare(name+".shard", w.Master.Shape, stash)
-	t := b.Vars.Gathered(name, shard, w.Shape[0])
+	t := b.Vars.Gathered(name, shard, w.Part[0], b.shardGroup())
 	if scales != nil {
-		t.Scale = b.Vars.Gathered(scales.Name, shard.Scale, scales.Rows())
+		t.Scale = b.Vars.Gathered(scales.Name, shard.Scale, scales.Rows(), b.shardGroup())
 	}
 	return t
 }
 
-// shardAmaxes appends the amaxes of the sharded weights that have current scales, with one
-// all-reduce over the ranks, and returns them by layer: F32 [1].
+// shardAmaxes appends the amaxes of the weights of which a rank has a part and that have current scales,
+// with one all-reduce over the ranks, and returns them by layer: F32 [1].
 func (b *Base) shardAmaxes(p *Pass) map[*Linear]*backend.Tensor {
 	var layers []*Linear
 	for _, l := range b.linears {
-		if l.copies == nil || l.weight.storesWhole() {
+		if l.copies == nil || l.weight.storesWhole() && l.weight.Split == NotSplit {
 			continue
 		}
 		for i := range l.copies.casts {

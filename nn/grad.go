@@ -32,7 +32,7 @@ func (p *Param) declareStoredGrad(vars *backend.Vars, d fp8.DType) {
 		return t
 	}
 	if !p.scatters {
-		p.Grad = declare(p.Name+".grad", p.Shape)
+		p.Grad = declare(p.Name+".grad", p.Part)
 	}
 	if p.Reduced = p.Grad; p.Sharded() {
 		p.Reduced = declare(p.Name+".grad.shard", p.Master.Shape)
@@ -46,8 +46,8 @@ func (p *Pass) openGrad(w *Param) (sum *backend.Tensor, accumulate bool) {
 		return w.Grad, !p.First
 	}
 	padded := p.root.Temp(w.Name+".grad.fp32", fp8.F32, w.paddedShape(p.Ranks)...)
-	if n := padded.Rows() - w.Shape[0]; n > 0 && (p.Last || w.scatters) {
-		p.Add(&backend.Fill{Out: padded.RowRange(w.Shape[0], n)})
+	if n := padded.Rows() - w.Part[0]; n > 0 && (p.Last || w.scatters) {
+		p.Add(&backend.Fill{Out: padded.RowRange(w.Part[0], n)})
 	}
 	sum = w.withoutPadding(padded)
 	if p.First || w.scatters {
@@ -67,14 +67,14 @@ func (p *Pass) closeGrad(w *Param, sum *backend.Tensor) {
 	case w.scatters:
 		p.addRows(w, sum.Root())
 	case !p.Last || p.Ranks < 2:
-		p.storeGrad(sum, w.Grad, false)
+		p.storeGrad(w, sum, w.Grad)
 	case !w.Sharded():
-		p.Program.Phase(backend.Comm).Add(&backend.AllReduce{X: sum})
-		p.storeGrad(sum, w.Grad, false)
+		p.Program.Phase(backend.Comm).Add(&backend.AllReduce{X: sum, Group: p.dataGroup()})
+		p.storeGrad(w, sum, w.Grad)
 	default:
 		rows := p.root.Temp(w.Reduced.Name+".fp32", fp8.F32, w.Reduced.Shape...)
 		p.scatterGrad(p.Program, w, sum.Root(), rows)
-		p.storeGrad(rows, w.Reduced, true)
+		p.storeGrad(w, rows, w.Reduced)
 	}
 }
 
@@ -98,7 +98,7 @@ func (p *Pass) addRows(w *Param, grad *backend.Tensor) {
 		if !q.First {
 			q.Add(&backend.SumParts{X: w.Reduced, Out: rows, Accumulate: true})
 		}
-		q.storeGrad(rows, w.Reduced, true)
+		q.storeGrad(w, rows, w.Reduced)
 	}
 }
 
@@ -110,15 +110,18 @@ func (p *Pass) Settle() {
 	}
 }
 
-// storeGrad casts x to a stored gradient, of which each rank has a part if shared.
-func (p *Pass) storeGrad(x, to *backend.Tensor, shared bool) {
+// storeGrad casts x to a stored gradient of w: Grad, or this rank's rows.
+func (p *Pass) storeGrad(w *Param, x, to *backend.Tensor) {
 	cast := backend.Cast{Out: to}
 	if to.Scale != nil {
 		cast.Scale = p.root.Temp(to.Name+".scale", fp8.F32, 1)
 		amax := p.root.Temp(to.Name+".amax", fp8.F32, 1)
 		p.Add(&backend.Amax{X: x, Out: amax})
-		if shared {
+		switch {
+		case to != w.Grad: // every rank has other rows
 			p.Program.Phase(backend.Comm).Add(&backend.AllReduce{X: amax, Reduce: backend.ReduceMax})
+		case w.Split != NotSplit:
+			p.maxOverParts(amax)
 		}
 		p.Add(&backend.UpdateScale{History: amax, Scale: cast.Scale, ScaleInv: to.Scale, Limit: to.DType.Max(), Pow2: true})
 	}

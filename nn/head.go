@@ -34,7 +34,7 @@ type Head struct {
 // Its parameter is scope + ".weight". The rows of most built-in recipes leave the compute
 // format to a head whose scope is lm_head.
 func (b *Base) Head(scope string, vocab, dim int, std float64) *Head {
-	w := b.param(scope+".weight", false, std, padded(vocab), dim)
+	w := b.splitParam(SplitRows, scope+".weight", false, std, b.padded(vocab), dim)
 	w.Rows = vocab
 	return b.newHead(scope, w, nil)
 }
@@ -56,7 +56,7 @@ func (b *Base) newHead(scope string, w *Param, tied *Embedding) *Head {
 			b.declareTable(e, nil)
 		}
 	}
-	h.input = b.Slot(scope+".input", h.Inputs()...)
+	h.input = b.tokenSlot(scope+".input", h.Inputs())
 	h.grad = b.gradSlot(h.Linear)
 	return h
 }
@@ -121,7 +121,7 @@ func (h *Head) chunkUnit() int {
 // grads, the head's backward. It returns the token losses F32 [tokens] and dx, the gradient
 // of x.
 func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (losses, dx *backend.Tensor) {
-	tokens, vocab := p.Tokens(), h.weight.Shape[0]
+	tokens, vocab := p.Tokens(), h.weight.Part[0]
 	q := p.At(h.Scope)
 	if losses = p.Losses; losses == nil {
 		losses = q.Temp("loss", fp8.F32, tokens)
@@ -143,6 +143,9 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 		loss := &backend.CrossEntropy{
 			Logits: logits, Targets: targets.Slice(fmt.Sprintf("targets[%d:]", from), from, rows),
 			Loss: losses.Slice(fmt.Sprintf("loss[%d:]", from), from, rows), Valid: h.weight.Rows,
+		}
+		if p.tensor > 1 {
+			loss.Control, loss.Split, loss.Stats = p.Control, p.split(), q.softmaxStats(chunk, loss)
 		}
 		if p.Correct != nil {
 			loss.Correct = p.Correct.Slice(fmt.Sprintf("correct[%d:]", from), from, rows)
@@ -166,8 +169,21 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 			Out: sum, Accumulate: from > 0 || earlier,
 		})
 	}
-	if grads && !h.tied {
+	if !grads {
+		return losses, nil
+	}
+	if !h.tied {
 		q.Backward().closeGrad(h.weight, sum)
 	}
-	return losses, dx
+	return losses, q.Backward().scatterTokens(dx)
+}
+
+// softmaxStats appends what the loss of a chunk of tokens needs to know of all parts of the vocabulary.
+func (p *Pass) softmaxStats(chunk *Pass, loss *backend.CrossEntropy) *backend.Tensor {
+	rows := loss.Logits.Rows()
+	own := chunk.Temp("softmax", fp8.F32, rows, backend.SoftmaxWords)
+	all := chunk.Temp("softmax.parts", fp8.F32, p.tensor*rows, backend.SoftmaxWords)
+	p.Add(&backend.SoftmaxStats{Logits: loss.Logits, Targets: loss.Targets, Control: p.Control, Out: own, Valid: loss.Valid, Split: p.split()})
+	gather(p.Program.Phase(backend.Comm), own, all, p.tensorGroup())
+	return all
 }

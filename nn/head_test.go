@@ -46,6 +46,6 @@ func TestHeadRowsOfADevice(t *testing.T) {
 		{256, 1 << 17, 0, 1 << 16},
 		{256, 1 << 17, 1024, 1 << 16},
 	} {
-		require.Equal(t, c.want, headRows(c.tokens, padded(c.vocab), c.device, 16), c)
+		require.Equal(t, c.want, headRows(c.tokens, (&Base{}).padded(c.vocab), c.device, 16), c)
 	}
 }

@@ -79,14 +79,14 @@ type Linear struct {
 type pair struct{ a, b Copy }
 
 // linear declares a linear layer. Its weight still needs cacheWeights.
-func (b *Base) linear(layer recipe.Layer, in, out int, std float64) *Linear {
-	return b.linearNamed(layer.Scope, layer, in, out, std)
+func (b *Base) linear(layer recipe.Layer, split Split, in, out int, std float64) *Linear {
+	return b.linearNamed(layer.Scope, layer, split, in, out, std)
 }
 
 // linearNamed is linear for a weight with another path than its layer.
-func (b *Base) linearNamed(path string, layer recipe.Layer, in, out int, std float64) *Linear {
+func (b *Base) linearNamed(path string, layer recipe.Layer, split Split, in, out int, std float64) *Linear {
 	l := b.resolve(layer, in)
-	l.weight = b.param(b.ParamPrefix+path+".weight", !layer.Router, std, out, in)
+	l.weight = b.splitParam(split, b.ParamPrefix+path+".weight", !layer.Router, std, out, in)
 	l.l1 = b.l1Bound(l)
 	b.linears = append(b.linears, l)
 	return l
@@ -95,14 +95,18 @@ func (b *Base) linearNamed(path string, layer recipe.Layer, in, out int, std flo
 // Linear declares a linear layer with the weight [out, in]. scope is its path, which the
 // recipe's rows match; std is the standard deviation of the initial weights.
 func (b *Base) Linear(scope string, in, out int, std float64) *Linear {
-	l := b.linear(recipe.Layer{Scope: scope}, in, out, std)
+	l := b.linear(recipe.Layer{Scope: scope}, NotSplit, in, out, std)
 	b.cacheWeights(l)
 	return l
 }
 
 // addBias declares the bias of a linear layer, which starts at 0.
 func (b *Base) addBias(l *Linear) {
-	l.bias, l.grad = b.param(b.ParamPrefix+l.Scope+".bias", false, 0, l.weight.Shape[0]), b.Plain()
+	split := SplitRows
+	if l.weight.Split != SplitRows {
+		split = NotSplit
+	}
+	l.bias, l.grad = b.splitParam(split, b.ParamPrefix+l.Scope+".bias", false, 0, l.weight.Shape[0]), b.Plain()
 	l.bias.value = 0
 }
 
@@ -293,11 +297,17 @@ func (l *Linear) Forward(p *Pass, x *Value, residual *backend.Tensor) *backend.T
 // multiplies the rows of x·Wᵀ.
 func (l *Linear) forward(p *Pass, x *Value, w, rowScale, residual *backend.Tensor) *backend.Tensor {
 	y := p.root.Temp(l.Scope+".out", p.compute, p.Tokens(), w.Rows())
-	p.named(l.Scope).Add(&backend.MatMul{
+	op := &backend.MatMul{
 		A: x.As(l.fprop.a), B: w, TransB: true, RowScale: rowScale,
 		Residual: residual, Out: y, Accum: backend.Fast, Used: p.used,
-	})
-	return y
+	}
+	if l.weight.Split != SplitColumns {
+		p.named(l.Scope).Add(op)
+		return y
+	}
+	op.Residual = nil
+	p.named(l.Scope).Add(op)
+	return p.At(l.Scope).reduceTokens(y, residual)
 }
 
 // Dgrad appends dx = dy·W, or dx += dy·W if accumulate.

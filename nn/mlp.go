@@ -45,26 +45,26 @@ func (b *Base) MLP(scope string, c MLPShape) *MLP {
 // mlp is MLP. owner is the path that telemetry names it by, and path returns that of the weight of
 // a module: "up_proj".
 func (b *Base) mlp(scope, owner string, c MLPShape, path func(module string) string) *MLP {
-	linear := func(module string, hidden bool, in, out int, std float64) *Linear {
-		return b.linearNamed(path(module), recipe.Layer{Scope: scope + "." + module, Hidden: hidden}, in, out, std)
+	linear := func(module string, split Split, in, out int, std float64) *Linear {
+		return b.linearNamed(path(module), recipe.Layer{Scope: scope + "." + module, Hidden: split == SplitColumns}, split, in, out, std)
 	}
-	l := &MLP{scope: scope, owner: owner, ffn: c.FFN, layer: len(b.mlps), activation: c.Activation}
+	l := &MLP{scope: scope, owner: owner, ffn: c.FFN / b.tensor(), layer: len(b.mlps), activation: c.Activation}
 	if l.f, l.err = LookupActivation(c.Activation); l.err != nil {
 		l.err = fmt.Errorf("%s: %w", scope, l.err)
 	}
 	b.mlps = append(b.mlps, l)
-	l.up = linear("up_proj", false, c.Dim, c.FFN, c.InitStd)
+	l.up = linear("up_proj", SplitRows, c.Dim, c.FFN, c.InitStd)
 	inputs := l.up.Inputs()
 	if l.f.Gated {
-		l.gate = linear("gate_proj", false, c.Dim, c.FFN, c.InitStd)
+		l.gate = linear("gate_proj", SplitRows, c.Dim, c.FFN, c.InitStd)
 		inputs = append(inputs, l.gate.Inputs()...)
 		l.dGate = b.gradSlot(l.gate)
 		b.cacheWeights(l.gate)
 		l.g = b.savedSlot(scope + ".gate")
 	}
 	l.u = b.savedSlot(scope + ".up")
-	l.down = linear("down_proj", true, c.FFN, c.Dim, c.OutStd)
-	l.input = b.Slot(scope+".input", inputs...)
+	l.down = linear("down_proj", SplitColumns, c.FFN, c.Dim, c.OutStd)
+	l.input = b.tokenSlot(scope+".input", inputs)
 	l.hidden = b.Slot(scope+".hidden", l.down.Inputs()...)
 	l.dUp = b.gradSlot(l.up)
 	b.cacheWeights(l.up)
@@ -91,9 +91,9 @@ func (l *MLP) Input() *Slot { return l.input }
 func (l *MLP) OutputGrad(b *Base) *Slot {
 	if l.smooth.Form.PerToken() {
 		l.tokens = b.gradSlot(l.down)
-		return b.Slot(l.scope+".output.grad", b.Plain())
+		return b.tokenSlot(l.scope+".output.grad", []Copy{b.Plain()})
 	}
-	return b.Slot(l.down.Scope+".grad", append(l.down.Grads(), b.Plain())...)
+	return b.tokenSlot(l.down.Scope+".grad", l.down.Grads(), b.Plain())
 }
 
 type mlpSaved struct {
@@ -119,7 +119,7 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
 	l.gradActivation(p, s, g)
 	l.gradUp(p, s, g)
 	l.gradGate(p, s, g)
-	return g.x
+	return p.At(l.scope).scatterTokens(g.x)
 }
 
 // The parts of Forward and Backward follow. A mixture of experts appends one part of all experts

@@ -43,7 +43,7 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.ParamPrefix, b.Shards, b.Stage, b.StepTokens = "model.", c.Shards, c.Stage, c.StepTokens
+	b.ParamPrefix, b.Shards, b.Stage, b.Tensor, b.StepTokens = "model.", c.Shards, c.Stage, c.Tensor, c.StepTokens
 	m := &Model{Base: b, Config: c, embed: b.Embedding("embed", "embed_tokens", c.Vocab, c.Dim, c.InitStd)}
 	m.embedGrad = b.Slot("embed.grad", b.Plain())
 	for i := range c.Layers {

@@ -83,7 +83,7 @@ func (b *Base) MoE(layer string, s MoEShape, mlp MLPShape) *MoE {
 	m := &MoE{scope: layer + ".mlp", shape: s, dim: mlp.Dim, row: len(b.moes)}
 	b.moes = append(b.moes, m)
 	path := layer + ".block_sparse_moe"
-	m.gate = b.linearNamed(path+".gate", recipe.Layer{Scope: m.scope + ".gate", Router: true}, mlp.Dim, s.Experts, mlp.InitStd)
+	m.gate = b.linearNamed(path+".gate", recipe.Layer{Scope: m.scope + ".gate", Router: true}, NotSplit, mlp.Dim, s.Experts, mlp.InitStd)
 	b.cacheWeights(m.gate)
 	m.input = b.Slot(m.scope+".input", append(m.gate.Inputs(), b.Plain())...)
 	m.grad = b.gradSlot(m.gate)

@@ -24,8 +24,10 @@ import (
 type Param struct {
 	Name    string          // of a decoder: the name in Hugging Face's Llama
 	Shape   []int           // of the full tensor, padding rows included
+	Split   Split           // how the ranks that share a layer divide it
+	Part    []int           // shape of this rank's part by Split: Shape, unless ranks share layers
 	Master  *backend.Tensor // F32 or BF16, or F16 with a scale; if sharded, this rank's rows and padding
-	Grad    *backend.Tensor // Stash [Shape], F32 or recipe.Optimizer.Grad; nil until DeclareGrads, and if micro-batches scatter it
+	Grad    *backend.Tensor // Stash [Part], F32 or recipe.Optimizer.Grad; nil until DeclareGrads, and if micro-batches scatter it
 	Reduced *backend.Tensor // the gradient that updates Master: Grad, or if sharded this rank's rows, in the same format
 
 	Matrix    bool // weight decay applies
@@ -56,7 +58,7 @@ func (p *Param) Cols() int {
 }
 
 // Sharded reports whether Master holds only this rank's rows.
-func (p *Param) Sharded() bool { return p.Master.Shape[0] < p.Shape[0] }
+func (p *Param) Sharded() bool { return p.Master.Shape[0] < p.Part[0] }
 
 // Init returns the initial values [Elems()]. Their random stream depends on the seed
 // and the name alone, so models with the same seed have equal values in tensors of
@@ -84,10 +86,19 @@ func (p *Param) Padded(x []float32) ([]float32, error) {
 	return full, nil
 }
 
-// param declares a parameter, whose master has the recipe's format if quantized, else F32.
+// param declares a parameter of which every rank that shares a layer holds all.
 func (b *Base) param(name string, quantized bool, std float64, shape ...int) *Param {
+	return b.splitParam(NotSplit, name, quantized, std, shape...)
+}
+
+// splitParam declares a parameter, whose master has the recipe's format if quantized, else F32.
+func (b *Base) splitParam(split Split, name string, quantized bool, std float64, shape ...int) *Param {
 	b.declaring("parameter " + name)
-	p := &Param{Name: name, Shape: shape, Matrix: len(shape) == 2, Quantized: quantized, Rows: shape[0], std: std, value: 1}
+	p := &Param{Name: name, Shape: shape, Part: shape, Matrix: len(shape) == 2, Quantized: quantized, Rows: shape[0], std: std, value: 1}
+	if b.Tensor > 1 {
+		p.Split, p.Part = split, split.part(shape, b.Tensor)
+	}
+	shape = p.Part
 	dtype := fp8.F32
 	if quantized {
 		dtype = b.Recipe.Optimizer.Master
@@ -110,7 +121,7 @@ func (b *Base) param(name string, quantized bool, std float64, shape ...int) *Pa
 func (b *Base) wholeOf(p *Param) *backend.Tensor {
 	if p.whole == nil {
 		if name, shape := p.Name+".whole", p.paddedShape(b.Shards); b.Stage >= 3 {
-			p.paddedWhole = b.Vars.Gathered(name, p.Master, shape[0])
+			p.paddedWhole = b.Vars.Gathered(name, p.Master, shape[0], b.shardGroup())
 		} else {
 			p.paddedWhole = b.Vars.Tensor(backend.Stash, name, p.Master.DType, shape...)
 			p.paddedWhole.Scale = p.Master.Scale
@@ -126,17 +137,17 @@ func (p *Param) storesWhole() bool { return p.whole != nil && p.whole.Shard() ==
 // paddedShape returns the shape of all ranks' blocks of rows together.
 func (p *Param) paddedShape(ranks int) []int {
 	if !p.Sharded() {
-		return p.Shape
+		return p.Part
 	}
-	return []int{ranks * p.Master.Rows(), p.Cols()}
+	return []int{ranks * p.Master.Rows(), p.Part[1]}
 }
 
 // withoutPadding returns the parameter's rows of a tensor with all ranks' blocks.
 func (p *Param) withoutPadding(t *backend.Tensor) *backend.Tensor {
-	if t.Shape[0] == p.Shape[0] {
+	if t.Shape[0] == p.Part[0] {
 		return t
 	}
-	return t.RowRange(0, p.Shape[0])
+	return t.RowRange(0, p.Part[0])
 }
 
 // comm returns the program, which records nodes as collectives on their own queue.

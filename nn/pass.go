@@ -31,7 +31,7 @@ type Pass struct {
 	First      bool            // first micro-batch of a step: gradients are written, not accumulated
 	Last       bool            // last micro-batch: gradients are complete and reduced over ranks
 	Discard    bool            // no op reads the gradients, so they are not reduced
-	Ranks      int
+	Ranks      int             // with batches of their own
 	// LossScale multiplies the gradient of the loss: every CrossEntropy, or what a model
 	// has instead, takes it. nil is 1.
 	LossScale *backend.Tensor
@@ -49,6 +49,7 @@ type Pass struct {
 	Health     *Health         // where casts and channels are measured; nil in training
 	used       *backend.Tensor // MatMul.Used of an expert's rows; nil elsewhere
 	headTokens int
+	tensor     int // number of ranks that share each layer
 	compute    fp8.DType
 	reduce     recipe.Reduce
 	scales     *Scales
@@ -56,7 +57,8 @@ type Pass struct {
 	root       *backend.Program // for temps whose names are full paths
 }
 
-// Tokens returns the number of rows of every activation.
+// Tokens returns the number of tokens of the batch: the rows of activations, those aside of which the
+// ranks of a tensor group have parts.
 func (p *Pass) Tokens() int { return p.Batch * p.Seq }
 
 // At returns the pass with nodes recorded at a module's path.

@@ -12,9 +12,11 @@ import (
 // gradient's reduction over ranks, which overlaps the rest of the backward.
 func (p *Pass) complete(param *Param) {
 	switch {
+	case p.Last && p.tensor > 1 && param.Split == NotSplit:
+		p.comm().Add(&backend.AllReduce{X: param.Grad})
 	case !p.Last || p.Ranks < 2:
 	case !param.Sharded():
-		p.comm().Add(&backend.AllReduce{X: param.Grad})
+		p.comm().Add(&backend.AllReduce{X: param.Grad, Group: p.dataGroup()})
 	default:
 		p.scatterGrad(p.comm(), param, param.paddedGrad, param.Reduced)
 	}
@@ -27,7 +29,7 @@ func (p *Pass) scatterGrad(q *backend.Program, w *Param, grad, rows *backend.Ten
 		p.exchangeCodes(w, grad, rows)
 		return
 	}
-	q.Phase(backend.Comm).Add(&backend.ReduceScatter{X: grad, Out: rows})
+	q.Phase(backend.Comm).Add(&backend.ReduceScatter{X: grad, Out: rows, Group: p.dataGroup()})
 }
 
 // exchangeCodes appends the reduce-scatter of a gradient in the recipe's format: each rank
@@ -49,7 +51,7 @@ func (p *Pass) exchangeCodes(w *Param, grad, rows *backend.Tensor) {
 		c.declareScale(codes, p.root.Temp)
 		c.declareScale(parts, p.root.Temp)
 		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{c.blockCast(codes)}})
-		q.Add(&backend.AllToAll{X: codes.Scale, Out: parts.Scale})
+		q.Add(&backend.AllToAll{X: codes.Scale, Out: parts.Scale, Group: p.dataGroup()})
 	default:
 		p.Add(&backend.Quantize{X: grad, Out: []backend.Cast{p.castCurrent(c, w, grad, codes)}})
 		if parts.Scale = codes.Scale; p.reduce.Scale != recipe.RankScale {
@@ -57,9 +59,9 @@ func (p *Pass) exchangeCodes(w *Param, grad, rows *backend.Tensor) {
 		}
 		parts.Block = backend.ScaleBlock{Rows: rows.Rows()}
 		parts.Scale = p.root.Temp(parts.Name+".scale_inv", fp8.F32, p.Ranks, 1)
-		gather(q, codes.Scale, parts.Scale)
+		gather(q, codes.Scale, parts.Scale, p.dataGroup())
 	}
-	q.Add(&backend.AllToAll{X: codes, Out: parts})
+	q.Add(&backend.AllToAll{X: codes, Out: parts, Group: p.dataGroup()})
 	p.Add(&backend.SumParts{
 		X: parts, Out: rows, AtMax: w.atMax,
 		Rounded: p.reduce.Sum != recipe.SumFP32, Each: p.reduce.Sum == recipe.SumEach,

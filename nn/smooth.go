@@ -145,6 +145,7 @@ func (l *MLP) smoothingScales(p *Pass, s *mlpSaved) (h, w []scalePair) {
 	l.chooseMaxima(p, s, &smooth)
 	// One op computes the scale of one copy of h and of W3′. It runs again for each
 	// further format, with the same smoothing scales.
+	maxima := &partMaxima{pass: p}
 	for i := range max(p.smoothCopies(l.hidden), p.smoothCopies(ch.weight)) {
 		op, format := smooth, ""
 		if i > 0 {
@@ -154,10 +155,13 @@ func (l *MLP) smoothingScales(p *Pass, s *mlpSaved) (h, w []scalePair) {
 		if i < p.smoothCopies(l.hidden) {
 			c, r := l.hidden.casts[i], l.hidden.recs[i]
 			pair, follows := p.smoothedScale(c, r, "hidden"+format)
-			if follows {
+			switch {
+			case follows && p.tensor > 1:
+				op.HAmax = maxima.scale(pair, c, r)
+			case follows:
 				op.HScale, op.HScaleInv, op.HLimit, op.HPow2 = pair.scale, pair.inv, c.Limit(), c.pow2()
 			}
-			if p.Mode != Frozen {
+			if p.Mode != Frozen && op.HAmax == nil {
 				op.HAmax = r.amax
 			}
 			h = append(h, pair)
@@ -165,17 +169,56 @@ func (l *MLP) smoothingScales(p *Pass, s *mlpSaved) (h, w []scalePair) {
 		if i < p.smoothCopies(ch.weight) {
 			c, r := ch.weight.casts[i], ch.weight.recs[i]
 			pair, follows := p.smoothedScale(c, r, "down_proj.weight"+format)
-			if follows {
+			switch {
+			case follows && p.tensor > 1:
+				op.WAmax = maxima.scale(pair, c, r)
+			case follows:
 				op.WScale, op.WScaleInv, op.WLimit, op.WPow2 = pair.scale, pair.inv, c.Limit(), c.pow2()
 			}
-			if p.Mode != Frozen && r != nil {
+			if p.Mode != Frozen && r != nil && op.WAmax == nil {
 				op.WAmax = r.amax
 			}
 			w = append(w, pair)
 		}
 		p.Add(&op)
 	}
+	maxima.choose()
 	return h, w
+}
+
+// partMaxima holds the amaxes of h and W3′ where ranks have some channels each: their scales follow from
+// the maxima over these ranks, which one all-reduce finds for all copies.
+type partMaxima struct {
+	pass    *Pass
+	packed  *backend.Tensor
+	updates []*backend.UpdateScale
+}
+
+// scale returns the amax that SmoothScale accumulates, from which choose computes the scale of copy c.
+func (m *partMaxima) scale(pair scalePair, c Copy, r *record) *backend.Tensor {
+	const most = 4 // two copies of h and of W3′
+	if m.packed == nil {
+		m.packed = m.pass.Temp("smooth.amax", fp8.F32, most)
+		m.pass.Add(&backend.Fill{Out: m.packed})
+	}
+	amax := m.packed.Slice(pair.scale.Name+".amax", len(m.updates), 1)
+	u := &backend.UpdateScale{History: amax, Scale: pair.scale, ScaleInv: pair.inv, Limit: c.Limit(), Pow2: c.pow2()}
+	if m.pass.Mode != Frozen && r != nil {
+		u.Seen = r.amax
+	}
+	m.updates = append(m.updates, u)
+	return amax
+}
+
+// choose appends the all-reduce and the scales.
+func (m *partMaxima) choose() {
+	if m.packed == nil {
+		return
+	}
+	m.pass.maxOverParts(m.packed)
+	for _, u := range m.updates {
+		m.pass.Add(u)
+	}
 }
 
 // smoothCopies returns how many copies of h or W3′ the pass makes: the first is
@@ -276,7 +319,7 @@ func (l *MLP) scaledGrad(p *Pass, s *mlpSaved, dy *Value) *Value {
 	if s.r == nil {
 		return dy
 	}
-	x := p.Plain(dy)
+	x := dy.As(plain(p.compute))
 	return p.At(l.scope).Store(l.tokens, x.Rows(), x.Cols(), func(out []backend.Cast) backend.Op {
 		return &backend.Quantize{X: x, RowScale: s.r, Out: out}
 	})
@@ -309,5 +352,5 @@ func (l *MLP) prepare(p *Pass) {
 		return
 	}
 	q.Add(&backend.Amax{X: w.Master, Out: l.channels.weightMax})
-	p.comm().Add(&backend.AllReduce{X: l.channels.weightMax, Reduce: backend.ReduceMax})
+	p.comm().Add(&backend.AllReduce{X: l.channels.weightMax, Reduce: backend.ReduceMax, Group: p.dataGroup()})
 }

@@ -20,6 +20,12 @@ type Value struct {
 	later   []int             // copies that are cast from the finished result
 	wide    *backend.Tensor   // the copy in the compute format, or nil
 	rotated []*backend.Tensor // what a rotated copy is cast from; nil for other copies
+
+	// If ranks have the rows of some tokens each: the copies of all tokens that GEMMs read, by copy, and
+	// those that are cast from all tokens.
+	whole    []*backend.Tensor
+	gathered []int
+	complete bool // it has all tokens already
 }
 
 // Store appends the op that computes a slot's tensor [rows, cols] and the casts after it.
@@ -51,6 +57,10 @@ func (p *Pass) open(s *Slot, rows, cols int, wide *backend.Tensor) *Value {
 		if p.Mode == Frozen && (c.blockScaled() && c.Block.Rows != 1 || c.Hadamard.On()) {
 			continue // tokens share scales: only a backward reads this copy
 		}
+		if slices.Contains(s.whole, c) && !p.gathersCast(c) {
+			v.gathered = append(v.gathered, i)
+			continue
+		}
 		t := p.root.Temp(s.name+"."+s.names[i], c.stored(), rows, cols)
 		v.copies[i] = t
 		switch {
@@ -66,7 +76,7 @@ func (p *Pass) open(s *Slot, rows, cols int, wide *backend.Tensor) *Value {
 		}
 	}
 	measured := p.Health != nil && s.hasQuantized()
-	if (len(v.later) > 0 || measured) && v.wide == nil {
+	if (len(v.later) > 0 || len(v.gathered) > 0 || measured) && v.wide == nil {
 		v.wide = p.root.Temp(s.name+"."+p.compute.String(), p.compute, rows, cols)
 		v.casts = append(v.casts, backend.Cast{Out: v.wide})
 	}
@@ -93,22 +103,61 @@ func (p *Pass) Close(values ...*Value) {
 	for _, v := range values {
 		p.castLater(v)
 		for i, t := range v.copies {
-			p.castHealth(v.slot, i, cmp.Or(v.rotated[i], v.wide), t)
+			if t != nil {
+				p.castHealth(v.slot, i, cmp.Or(v.rotated[i], v.wide), t)
+			}
+		}
+		if v.slot.whole != nil && !v.complete {
+			p.gatherCopies(v)
 		}
 	}
 }
 
-// As returns the copy that c describes. It panics if the slot was declared without c.
+// gatherCopies appends what GEMMs read of a value of which each rank has some tokens.
+func (p *Pass) gatherCopies(v *Value) {
+	v.whole = make([]*backend.Tensor, len(v.copies))
+	for i, t := range v.copies {
+		if t != nil && slices.Contains(v.slot.whole, v.slot.casts[i]) {
+			v.whole[i] = p.gatherTokens(t)
+		}
+	}
+	if len(v.gathered) == 0 {
+		return
+	}
+	all := &Value{slot: v.slot, copies: make([]*backend.Tensor, len(v.copies)), rotated: make([]*backend.Tensor, len(v.copies)), complete: true}
+	if i := v.slot.index(plain(p.compute)); i >= 0 {
+		all.wide = v.whole[i]
+	}
+	if all.wide == nil {
+		all.wide = p.gatherTokens(v.wide)
+	}
+	for _, i := range v.gathered {
+		v.whole[i] = p.root.Temp(v.slot.name+"."+v.slot.names[i], v.slot.casts[i].stored(), all.wide.Rows(), all.wide.Cols())
+		all.copies[i] = v.whole[i]
+	}
+	all.later = v.gathered
+	p.Close(all)
+}
+
+// As returns the copy that c describes, of all tokens. It panics if the slot was declared without c.
 func (v *Value) As(c Copy) *backend.Tensor {
-	i := v.slot.index(c)
-	if i < 0 {
-		panic(fmt.Sprintf("nn: slot %s has no copy %s: declare the slot with the copies of all its readers", v.slot.name, c))
+	i := v.index(c)
+	if v.whole != nil && v.whole[i] != nil {
+		return v.whole[i]
 	}
 	return v.copies[i]
 }
 
-// Plain returns the copy in the compute format.
-func (p *Pass) Plain(v *Value) *backend.Tensor { return v.As(plain(p.compute)) }
+func (v *Value) index(c Copy) int {
+	i := v.slot.index(c)
+	if i < 0 {
+		panic(fmt.Sprintf("nn: slot %s has no copy %s: declare the slot with the copies of all its readers", v.slot.name, c))
+	}
+	return i
+}
+
+// Plain returns the copy in the compute format, of the rank's own tokens if it has some of a batch.
+func (p *Pass) Plain(v *Value) *backend.Tensor { return v.copies[v.index(plain(p.compute))] }
 
 // scaling returns the scaling of a copy in the pass's mode. Per-row and block
 // scales are current in every mode.
@@ -199,7 +248,9 @@ func (p *Pass) castRotated(v *Value, h recipe.Hadamard) {
 		default:
 			if amax == nil {
 				amax = p.root.Temp(name+".amax", fp8.F32, 1)
-				p.Add(&backend.Amax{X: x, Out: amax})
+				if p.Add(&backend.Amax{X: x, Out: amax}); !v.complete {
+					p.maxOverParts(amax)
+				}
 			}
 			cast.Scale = p.root.Temp(t.Name+".scale", fp8.F32, 1)
 			*inverse = p.root.Temp(t.Name+suffix, fp8.F32, 1)

@@ -115,8 +115,9 @@ type Loop struct {
 	DPOBeta     float64 `toml:"dpo_beta" doc:"strength of dpo's pull towards the initial weights, β"`
 	MicroBatch  int     `toml:"micro_batch" doc:"sequences per rank"`
 	Accumulate  int     `toml:"accumulate" doc:"micro-batches per step"`
-	Ranks       int     `toml:"ranks" doc:"data-parallel ranks, one GPU each on cuda"`
+	Ranks       int     `toml:"ranks" doc:"devices, one GPU each on cuda"`
 	ZeroStage   int     `toml:"zero_stage" doc:"ZeRO: ranks share 1: optimizer, 2: gradients, 3: weights, too"`
+	Tensor      int     `toml:"tensor_parallel" doc:"ranks that share each layer and read the same batches"`
 	EvalEvery   int     `toml:"eval_every" doc:"interval in steps; 0: only at the end"`
 	HealthEvery int     `toml:"health_every" doc:"interval in steps of telemetry (casts, SwiGLU channels); 0: never"`
 	Recompute   string  `toml:"recompute" doc:"activation recomputation: none attention block"`

@@ -72,7 +72,7 @@ type pairs struct {
 
 // pairsPerStep returns the number of pairs of a step, over all ranks.
 func (c Config) pairsPerStep() int64 {
-	return int64(c.Train.MicroBatch/2) * int64(c.Train.Accumulate) * int64(c.Train.Ranks)
+	return int64(c.Train.MicroBatch/2) * int64(c.Train.Accumulate) * int64(c.dataRanks())
 }
 
 // openPairs opens the pairs of a rank; nil under another objective.
@@ -150,12 +150,12 @@ func (t *Trainer) MeasureReference(ctx context.Context, report func(done, all in
 func (t *Trainer) scorePairs(ctx context.Context, p *data.Pairs, report func(done int64)) ([]float64, error) {
 	d, batch := t.device, int64(t.Config.Train.MicroBatch/2)
 	list := make([]float64, 0, 2*p.Len())
-	for first := int64(0); first < p.Len(); first += batch * int64(t.group.Size()) {
+	for first := int64(0); first < p.Len(); first += batch * int64(t.Config.dataRanks()) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		var mine []byte
-		at := first + batch*int64(t.group.Rank())
+		at := first + batch*int64(t.place().data)
 		switch {
 		case at < p.Len():
 			n, err := p.Batch(at, d.tokens, d.targets)
@@ -177,8 +177,8 @@ func (t *Trainer) scorePairs(ctx context.Context, p *data.Pairs, report func(don
 		if err != nil {
 			return nil, err
 		}
-		for _, raw := range all {
-			for ; len(raw) > 0; raw = raw[8:] {
+		for rank := range t.Config.dataRanks() {
+			for raw := all[t.Config.firstOf(rank)]; len(raw) > 0; raw = raw[8:] {
 				list = append(list, math.Float64frombits(binary.LittleEndian.Uint64(raw)))
 			}
 		}
@@ -190,7 +190,7 @@ func (t *Trainer) scorePairs(ctx context.Context, p *data.Pairs, report func(don
 // logProbs writes the batch in d.tokens and d.targets to the device and sets d.pairs.logProbs.
 func (t *Trainer) logProbs(ctx context.Context) error {
 	d, seq := t.device, t.Config.Data.Seq
-	if err := t.feed(backend.Control{}); err != nil {
+	if err := t.feed(backend.Control{Rank: int32(t.group.Rank())}); err != nil {
 		return err
 	}
 	if err := t.run(ctx, d.eval); err != nil {
@@ -277,7 +277,8 @@ func (t *Trainer) reduceSums(ctx context.Context) (sums pairSums, err error) {
 	if err != nil {
 		return sums, err
 	}
-	for _, raw := range all {
+	for rank := range t.Config.dataRanks() {
+		raw := all[t.Config.firstOf(rank)]
 		at := func(i int) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:])) }
 		sums.loss, sums.preferred, sums.margin = sums.loss+at(0), sums.preferred+at(1), sums.margin+at(2)
 	}

@@ -49,10 +49,10 @@ func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
 	if err := t.stateError(); err != nil {
 		return h, err
 	}
-	if t.group.Rank() > 0 && t.Config.shards() == 1 {
+	if t.group.Rank() > 0 && t.Config.shards() == 1 && t.Config.tensor() == 1 {
 		return h, nil
 	}
-	// Ranks that share masters gather them, for the casts of weights.
+	// Ranks that share masters gather them, for the casts of weights, and ranks that share layers their tokens.
 	if err := t.run(ctx, t.device.health); err != nil || t.group.Rank() > 0 {
 		return h, err
 	}

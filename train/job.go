@@ -44,11 +44,12 @@ type Job struct {
 	Eval      *backend.Program
 	Health    *backend.Program // measures casts and channels; nil without train.health_every
 
-	network   Network
-	health    *nn.Health
-	optimizer *AdamW
-	sharded   map[*backend.Tensor]int // see listShards
-	localAmax bool                    // for tests: amaxes are not reduced over ranks
+	network    Network
+	health     *nn.Health
+	optimizer  *AdamW
+	parts      map[*backend.Tensor]part // see listParts
+	vocabulary map[*backend.Tensor]int  // rows without padding, of tensors with a row for each token of the vocabulary
+	localAmax  bool                     // for tests: amaxes are not reduced over ranks
 }
 
 // Variant is the position of a micro-batch in its step. First writes gradients
@@ -97,6 +98,9 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	if j.Model, j.network, err = c.network(r, j.Vars); err != nil {
 		return nil, err
 	}
+	if err := j.Model.CheckTokens(c.Train.MicroBatch * c.Data.Seq); err != nil {
+		return nil, err
+	}
 	j.Model.DeclareGrads()
 	tokens := c.Train.MicroBatch * c.Data.Seq
 	j.Tokens = j.Vars.Tensor(backend.Input, "tokens", fp8.I32, tokens)
@@ -113,7 +117,7 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	j.EvalLoss = j.Vars.Tensor(backend.Output, "eval_loss", fp8.F32, 1)
 	j.optimizer = NewAdamW(j.Model, c.Optimizer)
 	j.GradNorm, j.Skip, j.Step, j.LossScale = j.optimizer.GradNorm, j.optimizer.Skip, j.optimizer.Step, j.optimizer.LossScale
-	j.listShards()
+	j.listParts()
 
 	for i := range c.Train.Accumulate {
 		v := Variant{First: i == 0, Last: i == c.Train.Accumulate-1}
@@ -195,7 +199,7 @@ func (j *Job) Programs() []*backend.Program {
 func (j *Job) pass(p *backend.Program, mode nn.Mode) *nn.Pass {
 	pass := j.Model.Pass(p, mode, nn.Shape{
 		Batch: j.Config.Train.MicroBatch, Seq: j.Config.Data.Seq,
-		Control: j.Control, Ranks: j.Config.Train.Ranks, HeadTokens: j.Device.HeadTokens, Start: j.Start,
+		Control: j.Control, Ranks: j.Config.dataRanks(), HeadTokens: j.Device.HeadTokens, Start: j.Start,
 	})
 	pass.Weights = j.TokenWeights
 	return pass
@@ -215,8 +219,8 @@ func (j *Job) recordMicro(v Variant) *backend.Program {
 func (j *Job) recordUpdate() *backend.Program {
 	p := j.Vars.Program("update").Phase(backend.Update)
 	j.reduceRecords(p)
-	if j.Config.Train.Ranks > 1 {
-		comm(p).Add(&backend.AllReduce{X: j.Loss, Reduce: backend.ReduceSum})
+	if j.Config.dataRanks() > 1 {
+		comm(p).Add(&backend.AllReduce{X: j.Loss, Reduce: backend.ReduceSum, Group: j.dataGroup()})
 		if x := j.Model.RouteStats; x != nil {
 			comm(p).Add(&backend.AllReduce{X: x, Reduce: backend.ReduceSum})
 		}
@@ -232,10 +236,22 @@ func (j *Job) reduceRecords(p *backend.Program) {
 		return
 	}
 	for _, t := range []*backend.Tensor{j.Model.Scales.Amax, j.Model.ChannelMax, j.Model.Scales.Distance} {
-		if t != nil {
-			comm(p).Add(&backend.AllReduce{X: t, Reduce: backend.ReduceMax})
+		op := &backend.AllReduce{X: t, Reduce: backend.ReduceMax}
+		if t == j.Model.ChannelMax {
+			op.Group = j.dataGroup() // others have other channels
+		}
+		if t != nil && (op.Group.All() || op.Group.Size > 1) {
+			comm(p).Add(op)
 		}
 	}
+}
+
+// dataGroup returns the ranks that have the same parts of layers as this one, and other batches.
+func (j *Job) dataGroup() backend.Group {
+	if j.Config.tensor() < 2 {
+		return backend.Group{}
+	}
+	return backend.Group{Size: j.Config.dataRanks(), Stride: j.Config.tensor()}
 }
 
 func comm(p *backend.Program) *backend.Program {

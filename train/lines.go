@@ -120,31 +120,40 @@ func (j *Job) LayerParameters() (n int64) {
 type Traffic struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	// Usual is the traffic with gradients in FP32 and weights gathered in BF16, as often as the stage of
-	// ZeRO needs them; 0 for the rest.
+	// Usual is the traffic with gradients in FP32, and weights and activations in BF16, as often as the
+	// stage of ZeRO needs them; 0 for the rest.
 	Usual int64 `json:"usual"`
 }
 
-// Traffic returns the traffic of gradients, of weights, and of norms, maxima and the loss. It is nil
-// for one rank.
+// Traffic returns the traffic of gradients, of weights, of activations if ranks share layers, and of
+// norms, maxima and the loss. It is nil for one rank.
 func (j *Job) Traffic() []Traffic {
-	n := int64(j.Config.Train.Ranks)
-	if n < 2 {
+	all := j.Config.Train.Ranks
+	if all < 2 {
 		return nil
 	}
-	lines := []Traffic{{Name: "gradients"}, {Name: "weights"}, {Name: "other"}}
+	gradients, weights, activations, other := &Traffic{Name: "gradients"}, &Traffic{Name: "weights"}, &Traffic{Name: "activations"}, &Traffic{Name: "other"}
 	count := func(p *backend.Program, times int64) {
 		for _, node := range p.Nodes() {
-			op, whole := backend.Exchanged(node.Op)
+			op, whole, g := backend.Exchanged(node.Op)
 			if whole == nil {
 				continue
 			}
-			l, passes := &lines[2], int64(1)
-			switch {
+			ranks, _ := g.Ranks(all)
+			n, l, passes := int64(ranks), other, int64(1)
+			switch shared := g.Stride == 1; { // by ranks that share layers
+			case shared && op != "all-reduce":
+				l = activations
+				if bytes := whole.Bytes(); whole.DType.IsFloat() && whole.DType.Size() == 4 {
+					l.Usual += times * bytes * (n - 1) / n
+				} else {
+					l.Usual += times * 2 * int64(whole.Elems()) * (n - 1) / n
+				}
+			case shared:
 			case p == j.Update && op == "all-gather", backend.GathersShards(node.Op):
-				l = &lines[1]
+				l = weights
 			case p != j.Update:
-				l = &lines[0]
+				l = gradients
 			}
 			if op == "all-reduce" {
 				passes = 2
@@ -164,15 +173,21 @@ func (j *Job) Traffic() []Traffic {
 		gathers = 2 * int64(j.Config.Train.Accumulate) // for the forward and for the backward
 	}
 	for _, p := range j.Model.Params {
-		elems := int64(p.Elems())
+		elems, n := int64(p.Elems()), int64(all)
+		if p.Split != nn.NotSplit {
+			elems, n = elems/int64(j.Config.tensor()), int64(j.Config.dataRanks())
+		}
 		if !p.Sharded() {
-			lines[0].Usual += 2 * 4 * elems * (n - 1) / n
+			gradients.Usual += 2 * 4 * elems * (n - 1) / n
 			continue
 		}
-		lines[0].Usual += scatters * 4 * elems * (n - 1) / n
-		lines[1].Usual += gathers * 2 * elems * (n - 1) / n
+		gradients.Usual += scatters * 4 * elems * (n - 1) / n
+		weights.Usual += gathers * 2 * elems * (n - 1) / n
 	}
-	return lines
+	if j.Config.tensor() > 1 {
+		return []Traffic{*gradients, *weights, *activations, *other}
+	}
+	return []Traffic{*gradients, *weights, *other}
 }
 
 // runs returns how often a step runs a variant of micro-batch.

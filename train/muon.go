@@ -122,6 +122,9 @@ func (v *validator) muon(c Config) {
 		}
 		return
 	}
+	if c.tensor() > 1 {
+		v.fail("optimizer.kind = \"muon\" needs whole matrices on every rank, and train.tensor_parallel = %d divides them; use train.tensor_parallel = 1", c.tensor())
+	}
 	if c.Train.Ranks > 1 && c.Train.ZeroStage > 0 {
 		v.fail("optimizer.kind = \"muon\" needs whole matrices on every rank, and train.zero_stage = %d shards them; use train.zero_stage = 0", c.Train.ZeroStage)
 	}

@@ -2,6 +2,7 @@ package train
 
 import (
 	"errors"
+	"fmt"
 
 	"octet/backend"
 	"octet/nn"
@@ -29,12 +30,15 @@ var ErrOwnNetwork = errors.New("run folders and checkpoints store only decoders 
 func (c Config) network(r recipe.Recipe, vars *backend.Vars) (*nn.Base, Network, error) {
 	if c.Network == nil {
 		shape := c.ModelConfig()
-		shape.Shards, shape.Stage, shape.StepTokens = c.shards(), c.Train.ZeroStage, int(c.stepTokens())
+		shape.Shards, shape.Stage, shape.Tensor, shape.StepTokens = c.shards(), c.Train.ZeroStage, c.tensor(), int(c.stepTokens())
 		m, err := nn.New(shape, r, vars)
 		if err != nil {
 			return nil, nil, err
 		}
 		return m.Base, m, nil
+	}
+	if c.tensor() > 1 {
+		return nil, nil, fmt.Errorf("train.tensor_parallel = %d: ranks share the layers of decoders only, not those of Config.Network; use 1", c.tensor())
 	}
 	b, err := nn.NewBase(r, vars)
 	if err != nil {

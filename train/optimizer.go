@@ -164,11 +164,12 @@ const (
 	quantized     = iota // weights of linear layers, in the recipe's formats
 	otherMatrices        // in F32: the embedding and the head, or what a Network has
 	vectors              // gains of norms, without weight decay
+	splitVectors         // biases, of which ranks that share layers have parts; others are vectors
 	groupCount
 )
 
 // groupPaths are public: dumps, profiles and comparisons contain adamw.layers and the like.
-var groupPaths = [groupCount]string{quantized: "layers", otherMatrices: "embedding", vectors: "norms"}
+var groupPaths = [groupCount]string{quantized: "layers", otherMatrices: "embedding", vectors: "norms", splitVectors: "biases"}
 
 // record appends the gradient norm, StepGate and one AdamW for each group.
 func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
@@ -179,6 +180,8 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 		switch {
 		case param.Quantized:
 			g = quantized
+		case !param.Matrix && param.Split != nn.NotSplit:
+			g = splitVectors
 		case !param.Matrix:
 			g = vectors
 		}
@@ -212,7 +215,7 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 		if c.EpsForm == "corrected" {
 			op.EpsForm = backend.EpsCorrected
 		}
-		if g != vectors {
+		if g == quantized || g == otherMatrices {
 			op.WeightDecay, op.L2 = float32(c.WeightDecay), float32(c.L2)
 		}
 		for _, param := range params {
@@ -223,7 +226,7 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 				grad = grad.Slice(grad.Name+".flat", 0, grad.Elems())
 			}
 			op.Grad = append(op.Grad, grad)
-			op.Shard = param.Sharded()
+			op.Shard, op.Split = o.divides(param)
 			op.Master = append(op.Master, param.Master)
 			op.M1, op.M2 = append(op.M1, m1), append(op.M2, m2)
 			op.MasterScale = append(op.MasterScale, param.Master.Scale)
@@ -240,33 +243,66 @@ func (o *AdamW) record(p *backend.Program, control *backend.Tensor) {
 			first := *op
 			first.AmaxOnly, op.AmaxGiven = true, true
 			q.Add(&first)
-			comm(q).Add(&backend.AllReduce{X: op.Amaxes, Reduce: backend.ReduceMax})
+			comm(q).Add(&backend.AllReduce{X: op.Amaxes, Reduce: backend.ReduceMax, Group: op.Split})
 		}
 		q.Add(op)
 	}
 }
 
-// sumSquares appends the squared gradient norm: the squares of sharded gradients,
-// all-reduced over the ranks, plus those of replicated gradients, counted once.
+// divides reports whether ranks hold parts of a parameter's state, and which ranks: all, or those of a
+// group, where others hold copies.
+func (o *AdamW) divides(p *nn.Param) (bool, backend.Group) {
+	switch {
+	case p.Sharded():
+		return true, backend.Group{}
+	case p.Split != nn.NotSplit:
+		return true, backend.Group{Size: o.model.Tensor, Stride: 1}
+	}
+	return false, backend.Group{}
+}
+
+// sumSquares appends the squared gradient norm: the squares of gradients of which ranks have parts,
+// all-reduced over these ranks, plus those of replicated gradients, counted once.
 func (o *AdamW) sumSquares(p *backend.Program) *backend.Tensor {
-	var sharded, replicated []*backend.Tensor
+	var shards, parts, whole []*backend.Tensor // of all ranks, of those that share layers, of each
 	for _, param := range o.model.Params {
-		if param.Sharded() {
-			sharded = append(sharded, param.Reduced)
-		} else {
-			replicated = append(replicated, param.Reduced)
+		switch divided, g := o.divides(param); {
+		case !divided:
+			whole = append(whole, param.Reduced)
+		case g.All():
+			shards = append(shards, param.Reduced)
+		default:
+			parts = append(parts, param.Reduced)
 		}
 	}
 	squared := p.Temp("grad_norm.squared", fp8.F32, 1)
-	if sharded == nil {
-		p.Add(&backend.SumSquares{X: replicated, Out: squared})
+	if shards == nil && parts == nil {
+		p.Add(&backend.SumSquares{X: whole, Out: squared})
 		return squared
 	}
-	both := p.Temp("grad_norm.squares", fp8.F32, 2)
-	ofSharded, ofReplicated := both.Slice("grad_norm.squares.shards", 0, 1), both.Slice("grad_norm.squares.whole", 1, 1)
-	p.Add(&backend.SumSquares{X: sharded, Out: ofSharded})
-	p.Add(&backend.SumSquares{X: replicated, Out: ofReplicated})
-	comm(p).Add(&backend.AllReduce{X: ofSharded})
-	p.Add(&backend.Sum{X: both, Out: squared})
+	n := 2
+	if shards != nil && parts != nil {
+		n = 3
+	}
+	squares := p.Temp("grad_norm.squares", fp8.F32, n)
+	at := 0
+	add := func(name string, x []*backend.Tensor) *backend.Tensor {
+		if x == nil {
+			return nil
+		}
+		sum := squares.Slice("grad_norm.squares."+name, at, 1)
+		at++
+		p.Add(&backend.SumSquares{X: x, Out: sum})
+		return sum
+	}
+	ofShards, ofParts := add("shards", shards), add("parts", parts)
+	add("whole", whole)
+	if ofShards != nil {
+		comm(p).Add(&backend.AllReduce{X: ofShards})
+	}
+	if ofParts != nil {
+		comm(p).Add(&backend.AllReduce{X: ofParts, Group: backend.Group{Size: o.model.Tensor, Stride: 1}})
+	}
+	p.Add(&backend.Sum{X: squares, Out: squared})
 	return squared
 }

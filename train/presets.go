@@ -59,7 +59,7 @@ func Preset(name string) (Config, error) {
 			Model:  p.model,
 			Data:   Data{Seq: p.seq, ValBytes: 200_000, Packing: PackStream, Loss: LossAll, Attention: AttendCausal},
 			Train: Loop{
-				Steps: 1800, MicroBatch: 8, Accumulate: 1, Ranks: 1,
+				Steps: 1800, MicroBatch: 8, Accumulate: 1, Ranks: 1, Tensor: 1,
 				Objective: ObjectiveCrossEntropy, DPOBeta: 0.1,
 				EvalEvery: 200, HealthEvery: 100, Recompute: "none", OnNonfinite: 10, OnSpike: "log",
 			},

@@ -97,7 +97,7 @@ func (j *Job) Exchanges() (list []Exchange) {
 		}
 		at := map[string]int{}
 		for _, n := range p.Nodes() {
-			op, whole := backend.Exchanged(n.Op)
+			op, whole, _ := backend.Exchanged(n.Op)
 			if whole == nil {
 				continue
 			}
@@ -123,7 +123,7 @@ func (j *Job) FLOPsPerToken() float64 {
 			total += n.Cost().FLOPs
 		}
 	}
-	return float64(total) / float64(j.Tokens.Elems())
+	return float64(total) / float64(j.Tokens.Elems()) * float64(j.Config.tensor())
 }
 
 func (j *Job) anyMicro() *backend.Program {

@@ -27,12 +27,19 @@ func (c Config) ModelConfig() nn.Config {
 	return m
 }
 
-// shards returns the number of ranks that share the optimizer state.
+// tensor returns the number of ranks that share each layer.
+func (c Config) tensor() int { return max(1, c.Train.Tensor) }
+
+// dataRanks returns the number of ranks, or of groups that share layers, with batches of their own.
+func (c Config) dataRanks() int { return c.Train.Ranks / c.tensor() }
+
+// shards returns the number of ranks that share the optimizer state of a parameter, or of the part of it
+// that each has by train.tensor_parallel.
 func (c Config) shards() int {
 	if c.Train.ZeroStage == 0 {
 		return 1
 	}
-	return c.Train.Ranks
+	return c.dataRanks()
 }
 
 // Choices returns a recipe's values for the fields that a config may leave out.
@@ -101,8 +108,18 @@ func (c *Config) Resolve() error {
 	if r.L1Bits != 0 && !r.MultipliesIntegers(layers) {
 		return fmt.Errorf("precision.l1_bits = %d bounds integer weights, but recipe %s has none; use recipe int8-switchback, or l1_bits = 0", r.L1Bits, r.Name)
 	}
-	if !r.Reduce.FP32() && c.Train.Ranks > 1 && c.Train.ZeroStage == 0 {
+	if !r.Reduce.FP32() && c.dataRanks() > 1 && c.Train.ZeroStage == 0 {
 		return fmt.Errorf("precision.reduce = %q needs ranks that share the optimizer state: with train.zero_stage = 0 every rank needs all sums, which travel in FP32; use train.zero_stage = 1", c.Precision.Reduce)
+	}
+	if r.Optimizer.Flat && c.tensor() > 1 {
+		return fmt.Errorf("precision.state_flat = true needs whole tensors on every rank: with train.tensor_parallel = %d blocks would end where ranks do; use train.tensor_parallel = 1, or precision.state_flat = false", c.tensor())
+	}
+	if m, n := c.ModelConfig(), r.Optimizer.Block; c.tensor() > 1 && n > 0 {
+		for _, width := range []int{m.FFN, m.Heads * m.HeadDim()} {
+			if width%(c.tensor()*n) != 0 {
+				return fmt.Errorf("precision.state_block = %d: with train.tensor_parallel = %d a rank has %d columns of a weight, of which a block would end where the rank does; use a block that divides them, or train.tensor_parallel = 1", n, c.tensor(), width/c.tensor())
+			}
+		}
 	}
 	if r.Optimizer.Flat && c.Train.Ranks > 1 && c.Train.ZeroStage > 0 {
 		return fmt.Errorf("precision.state_flat = true needs whole tensors on every rank: with train.zero_stage = %d blocks would end where ranks do; use train.zero_stage = 0, or precision.state_flat = false", c.Train.ZeroStage)

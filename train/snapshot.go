@@ -57,7 +57,7 @@ func (j *Job) snapshotBytes() (n int64) {
 // see [Snapshot.Shard].
 func (j *Job) CheckpointBytes() (n int64) {
 	whole := func(x *backend.Tensor) int64 {
-		return x.Bytes() / int64(x.Shape[0]) * int64(j.wholeShape(x)[0])
+		return x.Bytes() / int64(x.Elems()) * int64(j.wholeElems(x))
 	}
 	for _, p := range j.Model.Params {
 		n += 4 * int64(p.Rows) * int64(p.Cols())
@@ -68,7 +68,9 @@ func (j *Job) CheckpointBytes() (n int64) {
 	packed := map[*backend.Tensor]bool{}
 	for _, x := range j.Model.Packed() {
 		packed[x] = true
-		n += 4 * int64(x.Elems())
+		if n += 4 * int64(x.Elems()); x == j.Model.ChannelHistory { // whose columns the ranks divide
+			n += 4 * int64(x.Elems()) * int64(j.Config.tensor()-1)
+		}
 	}
 	for x := range j.Vars.All() {
 		if x.Class == backend.State && !packed[x] {
@@ -144,19 +146,19 @@ func (s *Snapshot) HFConfig() checkpoint.Config { return HFConfig(s.job.Config) 
 // State returns the contents of the checkpoint's state.json.
 func (s *Snapshot) State() State { return s.state }
 
-// Shard returns the snapshot as the rank's shard of a checkpoint: its rows of sharded tensors
-// and, of rank 0, the tensors that all ranks hold. See Contents.
+// Shard returns the snapshot as the rank's shard of a checkpoint: its parts of tensors that ranks
+// divide, and of what several ranks hold the part of the first. See Contents.
 func (s *Snapshot) Shard() checkpoint.Shard {
 	j := s.job
 	var c checkpoint.Shard
 	for _, p := range j.Model.Params {
-		from, to := j.rowsOf(p.Master, s.rank)
-		from, to = min(from, p.Rows), min(to, p.Rows)
-		if from < to && s.holds(p.Master) {
+		r := j.regionOf(p.Master, s.rank)
+		from, to := min(r.rows[0], p.Rows), min(r.rows[1], p.Rows)
+		if from < to && j.holds(p.Master, s.rank) {
 			shape := append([]int{p.Rows}, p.Shape[1:]...)
 			c.Model = append(c.Model, checkpoint.Rows{
 				Tensor: checkpoint.Tensor{Name: p.Name, DType: fp8.F32, Shape: shape, Data: s.masterData(p, to-from)},
-				From:   from, To: to,
+				From:   from, To: to, Columns: r.columns,
 			})
 		}
 		if p.Master.DType != fp8.F32 {
@@ -166,13 +168,22 @@ func (s *Snapshot) Shard() checkpoint.Shard {
 	packed := map[*backend.Tensor]bool{}
 	for _, x := range j.Model.Packed() {
 		packed[x] = true
-		if !s.holds(x) {
+		tensor, at := j.Config.tensor(), j.Config.placeOf(s.rank)
+		if x != j.Model.ChannelHistory {
+			tensor = 1 // every rank has all of it
+		}
+		if at.data > 0 || at.tensor > tensor-1 {
 			continue
 		}
 		j.Model.Unpack(x, s.floats(x), func(name string, shape []int, part []float32) {
-			c.Optimizer = append(c.Optimizer, checkpoint.Rows{Tensor: checkpoint.Tensor{
+			r := checkpoint.Rows{Tensor: checkpoint.Tensor{
 				Name: name, DType: fp8.F32, Shape: shape, Data: checkpoint.Bytes(fp8.AppendFloats(nil, part...)),
-			}, To: shape[0]})
+			}, To: shape[0]}
+			if tensor > 1 {
+				r.Columns = [2]int{at.tensor * shape[1], (at.tensor + 1) * shape[1]}
+				r.Shape = []int{shape[0], tensor * shape[1]}
+			}
+			c.Optimizer = append(c.Optimizer, r)
 		})
 	}
 	for x := range j.Vars.All() {
@@ -186,23 +197,17 @@ func (s *Snapshot) Shard() checkpoint.Shard {
 	return c
 }
 
-// holds reports whether the rank writes rows of a tensor: rank 0 writes those that all ranks
-// hold.
-func (s *Snapshot) holds(x *backend.Tensor) bool {
-	_, sharded := s.job.sharded[x]
-	return sharded || s.rank == 0
-}
-
-// appendStored appends the rank's rows of a tensor in the format of the device, if there are any.
+// appendStored appends the rank's part of a tensor in the format of the device, if there is any.
 func (s *Snapshot) appendStored(list []checkpoint.Rows, name string, x *backend.Tensor) []checkpoint.Rows {
-	from, to := s.job.rowsOf(x, s.rank)
-	if from == to || !s.holds(x) {
+	r := s.job.regionOf(x, s.rank)
+	from, to := r.rows[0], r.rows[1]
+	if from == to || !s.job.holds(x, s.rank) {
 		return list
 	}
 	raw := s.of[x][:int64(to-from)*x.Bytes()/int64(x.Shape[0])]
 	return append(list, checkpoint.Rows{
 		Tensor: checkpoint.Tensor{Name: name, DType: x.DType, Shape: s.job.wholeShape(x), Data: checkpoint.Bytes(raw)},
-		From:   from, To: to,
+		From:   from, To: to, Columns: r.columns,
 	})
 }
 

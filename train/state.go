@@ -103,11 +103,7 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	done := map[*backend.Tensor]bool{}
 	for _, s := range t.Model.Packed() {
 		done[s] = true
-		x, err := t.Model.Pack(s, func(name string) ([]float32, error) { return readFloats(c.Optimizer, name) })
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.Path, err)
-		}
-		if err := t.device.Write(s, fp8.AppendFloats(nil, x...)); err != nil {
+		if err := t.restorePacked(c, s); err != nil {
 			return err
 		}
 	}
@@ -151,6 +147,33 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		}
 	}
 	return t.prepare(ctx)
+}
+
+// restorePacked writes a tensor that concatenates the state of many casts or layers.
+func (t *Trainer) restorePacked(c *checkpoint.Checkpoint, s *backend.Tensor) error {
+	x, err := t.Model.Pack(s, func(name string) ([]float32, error) {
+		x, err := readFloats(c.Optimizer, name)
+		if err == nil && s == t.Model.ChannelHistory && t.Config.tensor() > 1 {
+			x, err = t.ownChannels(c.Optimizer, name, x)
+		}
+		return x, err
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Path, err)
+	}
+	return t.device.Write(s, fp8.AppendFloats(nil, x...))
+}
+
+// ownChannels returns this rank's channels of a history x of all channels.
+func (t *Trainer) ownChannels(from *checkpoint.Tensors, name string, x []float32) ([]float32, error) {
+	stored, _ := from.Lookup(name)
+	width := stored.Shape[len(stored.Shape)-1]
+	if width%t.Config.tensor() != 0 {
+		return nil, fmt.Errorf("%s has %d channels, which train.tensor_parallel = %d does not divide", name, width, t.Config.tensor())
+	}
+	n := width / t.Config.tensor()
+	at := t.place().tensor
+	return columnsOf(x, width, [2]int{at * n, (at + 1) * n}), nil
 }
 
 // MaxRewinds is the maximum number of rewinds of a run. A run that spikes more often

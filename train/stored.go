@@ -85,11 +85,15 @@ func masterName(p *nn.Param) string { return p.Name + ".master" }
 // storedMaster returns this rank's rows of a parameter in a checkpoint, in the master's format.
 func (t *Trainer) storedMaster(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
 	d := p.Master.DType
-	from, to := t.rowsOf(p.Master, t.group.Rank())
+	r := t.regionOf(p.Master, t.group.Rank())
+	from := r.rows[0]
 	if d == fp8.F32 {
-		x, err := c.Model.WeightRows(p.Name, min(from, p.Rows), min(to, p.Rows))
+		x, err := c.Model.WeightRows(p.Name, min(from, p.Rows), min(r.rows[1], p.Rows))
 		if err != nil {
 			return nil, err
+		}
+		if r.columns[1] != 0 {
+			x = columnsOf(x, p.Shape[1], r.columns)
 		}
 		return append(fp8.AppendFloats(make([]byte, 0, p.Master.Bytes()), x...), make([]byte, int(p.Master.Bytes())-4*len(x))...), nil
 	}
@@ -114,12 +118,38 @@ func (t *Trainer) storedRows(from *checkpoint.Tensors, name string, x *backend.T
 	if stored.DType != x.DType {
 		return nil, fmt.Errorf("%s is stored as %s, but the recipe needs %s", name, stored.DType, x.DType)
 	}
-	if want := t.wholeShape(x); !slices.Equal(want, stored.Shape) {
-		return nil, fmt.Errorf("%s is stored as %v, but the configuration needs %v", name, stored.Shape, want)
+	rows, ok := t.storedFits(x, stored.Shape)
+	if !ok {
+		return nil, fmt.Errorf("%s is stored as %v, but the configuration needs %v", name, stored.Shape, t.wholeShape(x))
 	}
 	raw := make([]byte, x.Bytes())
-	first, last := t.rowsOf(x, t.group.Rank())
-	return raw, from.ReadRows(name, first, last, raw[:int64(last-first)*x.Bytes()/int64(x.Shape[0])])
+	r := t.regionOf(x, t.group.Rank())
+	first, last := min(r.rows[0], rows), min(r.rows[1], rows)
+	part := raw[:int64(last-first)*x.Bytes()/int64(x.Shape[0])]
+	if r.columns[1] != 0 {
+		return raw, from.ReadBlock(name, first, last, r.columns[0], r.columns[1], part)
+	}
+	return raw, from.ReadRows(name, first, last, part)
+}
+
+// storedFits returns how many rows of a stored tensor belong to x, and whether x can have its shape: that
+// of the full tensor, or one with another padding of the vocabulary, which depends on
+// train.tensor_parallel.
+func (j *Job) storedFits(x *backend.Tensor, stored []int) (rows int, ok bool) {
+	want := j.wholeShape(x)
+	if len(want) == 0 || len(stored) != len(want) || !slices.Equal(stored[1:], want[1:]) {
+		return 0, false
+	}
+	used, padded := j.vocabulary[x]
+	return min(stored[0], want[0]), stored[0] == want[0] || padded && stored[0] >= used
+}
+
+// columnsOf returns some columns of rows of so many values.
+func columnsOf(x []float32, width int, columns [2]int) []float32 {
+	n := len(x) / width
+	list := make([]float32, n*(columns[1]-columns[0]))
+	copyRegion(x, width, region{[2]int{0, n}, columns}, list, 1, false)
+	return list
 }
 
 // notFinite16 returns the index of the first infinity or NaN in little-endian codes of

@@ -186,11 +186,13 @@ func (tm *team) write(x *backend.Tensor, raw []byte) error {
 	return tm.each(func(tr *Trainer) error {
 		own := tr.Vars.Lookup(x.Name)
 		part := make([]byte, own.Bytes())
-		copy(part, raw)
-		if _, sharded := tr.sharded[own]; sharded {
-			part = make([]byte, own.Bytes())
-			copy(part, raw[min(len(raw), tr.group.Rank()*len(part)):])
+		if _, divided := tr.parts[own]; !divided {
+			copy(part, raw)
+			return tr.device.Write(own, part)
 		}
+		width, elems := widths(tr.wholeShape(own))
+		size := len(part) / own.Elems()
+		copyRegion(raw, width, tr.regionOf(own, tr.group.Rank()), part, elems*size, false)
 		return tr.device.Write(own, part)
 	})
 }

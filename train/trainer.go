@@ -133,7 +133,7 @@ func (t *Trainer) open(b backend.Backend) error {
 	}
 	d := &device{Backend: b, micro: map[Variant]program{}}
 	o := data.LoaderOptions{
-		Seq: seq, Seed: uint64(j.Config.Seed), Rank: t.group.Rank(), Ranks: t.group.Size(),
+		Seq: seq, Seed: uint64(j.Config.Seed), Rank: t.place().data, Ranks: j.Config.dataRanks(),
 		Packing: j.Config.Data.Packing == PackDocuments,
 	}
 	if d.pairs, err = t.openPairs(o); err != nil {
@@ -194,7 +194,7 @@ func (d *device) load(j *Job, lowered []*backend.Program) error {
 func (j *Job) TokensPerStep() int64 { return j.Config.stepTokens() }
 
 func (c Config) stepTokens() int64 {
-	return int64(c.Train.MicroBatch) * int64(c.Data.Seq) * int64(c.Train.Accumulate) * int64(c.Train.Ranks)
+	return int64(c.Train.MicroBatch) * int64(c.Data.Seq) * int64(c.Train.Accumulate) * int64(c.dataRanks())
 }
 
 // counted returns the number of targets of the next step that count in its loss, over all
@@ -206,19 +206,23 @@ func (t *Trainer) counted() (int64, error) {
 // control returns step.control for a micro-batch of a step; both count from 0. Without counted
 // targets all gradients are multiplied by 0.
 func (t *Trainer) control(step, micro int, counted int64) backend.Control {
-	rank, ranks, perMicro := t.group.Rank(), t.group.Size(), uint64(len(t.device.tokens))
+	at, ranks, perMicro := t.place(), t.Config.dataRanks(), uint64(len(t.device.tokens))
 	inverse := 0.0
 	if counted > 0 {
 		inverse = 1 / float64(counted)
 	}
 	return backend.Control{
 		Seed: uint64(t.Config.Seed), Step: uint64(step),
-		Token:     (uint64(micro)*uint64(ranks) + uint64(rank)) * perMicro,
+		Token:     (uint64(micro)*uint64(ranks)+uint64(at.data))*perMicro + uint64(at.tensor)*tensorStream,
 		LR:        float32(t.Config.Optimizer.LRAt(step, t.Config.Train.Steps)),
 		InvTokens: float32(inverse),
-		Rank:      int32(rank),
+		Rank:      int32(t.group.Rank()),
 	}
 }
+
+// tensorStream lies between the token indexes of ranks that share layers, so that they round
+// different elements with different random bits.
+const tensorStream = 1 << 40
 
 // microBatches writes the micro-batches of a step, from the loader's position on, and
 // calls run for each. counted is that of the step.
@@ -352,16 +356,16 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 	if d.sweep == nil {
 		return 0, errNoValidation
 	}
-	ranks, batches := int64(t.group.Size()), (d.sweep.Rows()+rows-1)/rows
+	ranks, batches := int64(t.Config.dataRanks()), (d.sweep.Rows()+rows-1)/rows
 	var mine []byte // sums of the batches of this rank, FP32
-	for b := int64(t.group.Rank()); b < t.rounds(batches)*ranks; b += ranks {
+	for b := int64(t.place().data); b < t.rounds(batches)*ranks; b += ranks {
 		own := b < batches // else this rank only gathers weights with the others, and its result is unused
 		if own {
 			if _, err := d.sweep.Batch(b*rows, d.tokens, d.targets); err != nil {
 				return 0, err
 			}
 		}
-		if err := t.feed(backend.Control{}); err != nil {
+		if err := t.feed(backend.Control{Rank: int32(t.group.Rank())}); err != nil {
 			return 0, err
 		}
 		if err := t.run(ctx, d.eval); err != nil {
@@ -380,7 +384,7 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 	}
 	total := 0.0
 	for b := range batches {
-		total += float(sums[b%ranks][b/ranks*4:])
+		total += float(sums[t.Config.firstOf(int(b%ranks))][b/ranks*4:])
 	}
 	return total / float64(d.sweep.Targets()), nil
 }
@@ -388,11 +392,11 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 // rounds returns how often this rank evaluates when the ranks divide so many batches. A rank without a
 // batch in the last round takes part only if the ranks gather weights, at stage 3 of ZeRO.
 func (t *Trainer) rounds(batches int64) int64 {
-	ranks := int64(t.group.Size())
+	ranks := int64(t.Config.dataRanks())
 	if t.Config.Train.ZeroStage >= 3 {
 		return (batches + ranks - 1) / ranks
 	}
-	return (batches + ranks - 1 - int64(t.group.Rank())) / ranks
+	return (batches + ranks - 1 - int64(t.place().data)) / ranks
 }
 
 var errNoValidation = errors.New("there is no validation data: set data.val_bytes above 0")

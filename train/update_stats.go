@@ -45,13 +45,16 @@ func (o *AdamW) recordStats(p *backend.Program, op *backend.AdamW, params []*nn.
 		Beta1: op.Beta1, Beta2: op.Beta2, Eps: op.Eps, L2: op.L2, EpsForm: op.EpsForm, Parts: 1,
 	}
 	if op.Shard {
-		stats.Parts = o.model.Shards
+		stats.Parts = max(1, o.model.Shards) * max(1, o.model.Tensor)
+		if !op.Split.All() {
+			stats.Parts = op.Split.Size
+		}
 	}
 	p.Add(stats)
 	if op.Shard {
-		comm(p).Add(&backend.AllReduce{X: squares})
-		comm(p).Add(&backend.AllReduce{X: largest, Reduce: backend.ReduceMax})
-		comm(p).Add(&backend.AllReduce{X: zeroV})
+		comm(p).Add(&backend.AllReduce{X: squares, Group: op.Split})
+		comm(p).Add(&backend.AllReduce{X: largest, Reduce: backend.ReduceMax, Group: op.Split})
+		comm(p).Add(&backend.AllReduce{X: zeroV, Group: op.Split})
 	}
 	if op.ClipRMS = float32(o.config.ClipRMS); op.ClipRMS > 0 {
 		op.MeanSquares = squares
