@@ -225,7 +225,7 @@ const pieceElems = 1 << 16
 // masterData returns a function that writes the first rows of the rank's part of a parameter's
 // dequantized master in FP32.
 func (s *Snapshot) masterData(p *nn.Param, rows int) func(io.Writer) error {
-	raw := s.of[p.Master][:rows*p.Cols()*p.Master.DType.Size()]
+	raw := s.of[p.Master][:int64(rows)*p.Master.Bytes()/int64(p.Master.Shape[0])]
 	if p.Master.DType == fp8.F32 && p.Master.Scale == nil {
 		return checkpoint.Bytes(raw)
 	}
