@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 )
 
 // This file joins shards that hold some columns of a tensor, as ranks write them that share layers.
@@ -19,8 +18,8 @@ type columns struct {
 var _ io.ReaderAt = (*columns)(nil)
 
 // joinColumns replaces the pieces with the same rows and some columns each by one with all of them. The
-// pieces are sorted by rows, then by columns.
-func (r *rows) joinColumns(shape []int) error {
+// pieces are sorted by rows, then by columns. name is the tensor's, for errors.
+func (r *rows) joinColumns(name string, shape []int) error {
 	var joined []piece
 	for at := 0; at < len(r.pieces); {
 		first := r.pieces[at]
@@ -31,16 +30,19 @@ func (r *rows) joinColumns(shape []int) error {
 		}
 		c := &columns{rowBytes: r.rowBytes, colBytes: r.rowBytes / int64(shape[1])}
 		end := 0
-		for ; at < len(r.pieces) && r.pieces[at].from == first.from && r.pieces[at].to == first.to; at++ {
+		for ; at < len(r.pieces); at++ {
 			p := r.pieces[at]
+			if p.from != first.from || p.to != first.to || p.columns[1] == 0 {
+				break
+			}
 			if p.columns[0] != end {
-				return fmt.Errorf("%s: its columns %d to %d follow those that end at %d", filepath.Base(p.file), p.columns[0], p.columns[1], end)
+				return fmt.Errorf("%s: tensor %.200q: its columns %d to %d follow those that end at %d", p.file, name, p.columns[0], p.columns[1], end)
 			}
 			end = p.columns[1]
 			c.pieces = append(c.pieces, p)
 		}
 		if end != shape[1] {
-			return fmt.Errorf("no shard holds column %d of %d of its rows %d to %d", end, shape[1], first.from, first.to)
+			return fmt.Errorf("%s: tensor %.200q: no shard holds column %d of %d of its rows %d to %d", first.file, name, end, shape[1], first.from, first.to)
 		}
 		joined = append(joined, piece{from: first.from, to: first.to, data: c, file: first.file})
 	}

@@ -67,6 +67,10 @@ func FuzzShards(f *testing.F) {
 	f.Add([]byte(`{`+metadata(`"rows.model/a":"0:4611686018427387904/9223372036854775807","format.model/a":"e4m3"`)+one("model/a", "[4611686018427387904,0]", "[0,0]")+`}`),
 		[]byte(`{`+metadata(`"rows.model/a":"4611686018427387904:9223372036854775807/9223372036854775807","format.model/a":"e4m3"`)+one("model/a", "[4611686018427387903,0]", "[0,0]")+`}`), 0, 0)
 	f.Add([]byte(`{`+metadata(`"rows.model/b":"0:1/1"`)+one("model/a", "[]", "[0,1]")+`}`), []byte(`{}`), 1, 0)
+	f.Add([]byte(`{`+metadata(`"columns.model/a":"0:2/5","format.model/a":"e4m3"`)+one("model/a", "[3,2]", "[0,6]")+`}`),
+		[]byte(`{`+metadata(`"columns.model/a":"2:5/5","format.model/a":"e4m3"`)+one("model/a", "[3,3]", "[0,9]")+`}`), 6, 9)
+	f.Add([]byte(`{`+metadata(`"columns.model/a":"0:4611686018427387904/9223372036854775807","format.model/a":"e4m3"`)+one("model/a", "[0,4611686018427387904]", "[0,0]")+`}`),
+		[]byte(`{`+metadata(`"columns.model/a":"4611686018427387904:9223372036854775807/9223372036854775807","format.model/a":"e4m3"`)+one("model/a", "[0,4611686018427387903]", "[0,0]")+`}`), 0, 0)
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, a, b []byte, dataA, dataB int) {
 		total := int64(0)

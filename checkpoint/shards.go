@@ -134,8 +134,8 @@ func (s *Tensors) joinRows() error {
 		slices.SortFunc(r.pieces, func(a, b piece) int {
 			return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to), cmp.Compare(a.columns[0], b.columns[0]), strings.Compare(a.file, b.file))
 		})
-		if err := r.joinColumns(s.list[i].Shape); err != nil {
-			return fmt.Errorf("tensor %.200q: %w", s.list[i].Name, err)
+		if err := r.joinColumns(s.list[i].Name, s.list[i].Shape); err != nil {
+			return err
 		}
 		end, last := 0, r.pieces[0]
 		for _, p := range r.pieces {

@@ -143,7 +143,15 @@ func TestShardsRefused(t *testing.T) {
 		{`tensor "a": expected a name that begins with model/ or optimizer/`, shardFiles{{"a F32 2x3", ""}}},
 		{`tensor "model/a": octet does not support dtype I64`, shardFiles{{"model/a I64 2x3", ""}}},
 		{`metadata format.model/a: unknown number format "e9m9"`, shardFiles{{"model/a U8 2x3", "format.model/a=e9m9"}}},
-		{"the metadata has the rows of 1 tensors that are not in the file", shardFiles{{"model/a F32 2x3", "rows.model/b=0:2/4"}}},
+		{"the metadata has 1 ranges of tensors that are not in the file", shardFiles{{"model/a F32 2x3", "rows.model/b=0:2/4"}}},
+		{"the metadata has 1 ranges of tensors that are not in the file", shardFiles{{"model/a F32 2x3", "columns.model/b=0:2/4"}}},
+		{`tensor "model/a": its columns are 0 to 3, but its shape is [2]`, shardFiles{{"model/a F32 2", "columns.model/a=0:3/4"}}},
+		{`tensor "model/a": its columns are 2 to 5 of 4`, shardFiles{{"model/a F32 2x3", "columns.model/a=2:5/4"}}},
+		{`tensor "model/a": its columns are 1 to 1 of 4`, shardFiles{{"model/a F32 2x0", "columns.model/a=1:1/4"}}},
+		{"no shard holds column 3 of 4 of its rows 0 to 2", shardFiles{{"model/a F32 2x3", "columns.model/a=0:3/4"}}},
+		{"its columns 1 to 4 follow those that end at 0", shardFiles{{"model/a F32 2x3", "columns.model/a=1:4/4"}}},
+		{"its columns 2 to 4 follow those that end at 3", shardFiles{{"model/a F32 2x3", "columns.model/a=0:3/4"}, {"model/a F32 2x2", "columns.model/a=2:4/4"}}},
+		{"no shard holds column 3 of 4 of its rows 0 to 2", shardFiles{{"model/a F32 2x3", "columns.model/a=0:3/4"}, {"model/a F32 2x4", ""}}},
 	} {
 		var files [][]byte
 		for _, s := range c.shards {
