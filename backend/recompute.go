@@ -44,7 +44,7 @@ func RecomputeForward(p *Program, segment func(*Node) string) (*Program, error) 
 		}
 	}
 
-	r := &recomputation{nodes: nodes, writer: writer, kept: kept, renamed: map[*Tensor]*Tensor{}}
+	r := &recomputation{nodes: nodes, writer: writer, kept: kept, renamed: map[*Tensor]*Tensor{}, emitted: map[int]bool{}}
 	q, err := Rewrite(p, func(q *Rewriter, n *Node) {
 		if n.Phase != Forward {
 			for _, o := range n.operands {
@@ -67,6 +67,7 @@ type recomputation struct {
 	writer  map[*Tensor][]int
 	kept    map[*Tensor]bool
 	renamed map[*Tensor]*Tensor // originals, roots and views, to the recomputed tensors
+	emitted map[int]bool        // nodes that are computed again
 	err     error
 }
 
@@ -76,13 +77,17 @@ func (r *recomputation) emitFor(rec *record, t *Tensor, user *Node) {
 	for _, i := range r.writer[t] {
 		for _, o := range r.nodes[i].operands {
 			root := o.Tensor.Root()
-			if o.Access == In && len(r.writer[root]) > 0 && !r.kept[root] && r.renamed[root] == nil {
+			if o.Access != Out && root != t && len(r.writer[root]) > 0 && !r.kept[root] && r.renamed[root] == nil {
 				r.emitFor(rec, root, user)
 			}
 		}
 	}
 	for _, i := range r.writer[t] {
 		n := r.nodes[i]
+		if r.emitted[i] { // for another temp that it writes
+			continue
+		}
+		r.emitted[i] = true
 		if stochastic(n.Op) && r.err == nil {
 			r.err = fmt.Errorf("%s: a stochastic cast in a recomputed forward would draw other random bits", n.Path())
 		}

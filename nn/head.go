@@ -184,6 +184,6 @@ func (p *Pass) softmaxStats(chunk *Pass, loss *backend.CrossEntropy) *backend.Te
 	own := chunk.Temp("softmax", fp8.F32, rows, backend.SoftmaxWords)
 	all := chunk.Temp("softmax.parts", fp8.F32, p.tensor*rows, backend.SoftmaxWords)
 	p.Add(&backend.SoftmaxStats{Logits: loss.Logits, Targets: loss.Targets, Control: p.Control, Out: own, Valid: loss.Valid, Split: p.split()})
-	gather(p.Program.Phase(backend.Comm), own, all, p.tensorGroup())
+	gather(p.Program, own, all, p.tensorGroup())
 	return all
 }

@@ -36,6 +36,9 @@ import (
 // Scales of rows or of blocks belong to one rank's part. They are finer than those of one rank where a part
 // ends within a row or a block.
 //
+// These collectives are part of the forward or the backward, which wait for them: recomputation repeats
+// those of a forward.
+//
 // Gradients: what the group divides is summed over ranks with other batches. The gain of a norm has the
 // tokens, or the heads, of one rank, so that its gradient is summed over all ranks.
 
@@ -125,14 +128,13 @@ func (b *Base) CheckTokens(n int) error {
 // maxOverParts replaces x by its maximum over the tensor group.
 func (p *Pass) maxOverParts(x *backend.Tensor) {
 	if p.tensor > 1 {
-		p.Program.Phase(backend.Comm).Add(&backend.AllReduce{X: x, Reduce: backend.ReduceMax, Group: p.tensorGroup()})
+		p.Add(&backend.AllReduce{X: x, Reduce: backend.ReduceMax, Group: p.tensorGroup()})
 	}
 }
 
 // gatherTokens appends the gather of all tokens of x, of which each rank has some rows, with its block
 // scales.
 func (p *Pass) gatherTokens(x *backend.Tensor) *backend.Tensor {
-	q := p.Program.Phase(backend.Comm)
 	all := func(x *backend.Tensor) *backend.Tensor {
 		return p.root.Temp(x.Name+".tokens", x.DType, append([]int{x.Shape[0] * p.tensor}, x.Shape[1:]...)...)
 	}
@@ -140,9 +142,9 @@ func (p *Pass) gatherTokens(x *backend.Tensor) *backend.Tensor {
 	t.Scale, t.Block, t.Outer = x.Scale, x.Block, x.Outer
 	if x.Block != backend.PerTensor {
 		t.Scale = all(x.Scale)
-		gather(q, x.Scale, t.Scale, p.tensorGroup())
+		gather(p.Program, x.Scale, t.Scale, p.tensorGroup())
 	}
-	gather(q, x, t, p.tensorGroup())
+	gather(p.Program, x, t, p.tensorGroup())
 	return t
 }
 
@@ -174,7 +176,7 @@ func (p *Pass) scatterTokens(partial *backend.Tensor) *backend.Tensor {
 	}
 	parts := p.root.Temp(name+".parts", p.compute, partial.Rows(), cols)
 	sum := p.root.Temp(name+".sum", fp8.F32, p.ownTokens(), cols)
-	p.Program.Phase(backend.Comm).Add(&backend.AllToAll{X: partial, Out: parts, Group: p.tensorGroup()})
+	p.Add(&backend.AllToAll{X: partial, Out: parts, Group: p.tensorGroup()})
 	p.Add(&backend.SumParts{X: parts, Out: sum})
 	return sum
 }

@@ -273,9 +273,6 @@ func (v *validator) loop(l Loop) {
 	inRange(v, "train.ranks", l.Ranks, 1, cost.MaxDevices)
 	inRange(v, "train.zero_stage", l.ZeroStage, 0, MaxZeroStage)
 	inRange(v, "train.tensor_parallel", l.Tensor, 1, cost.MaxDevices)
-	if l.Tensor > 1 && l.Ranks%l.Tensor != 0 {
-		v.fail("train.tensor_parallel = %d does not divide train.ranks = %d; use a divisor of it", l.Tensor, l.Ranks)
-	}
 	inRange(v, "train.eval_every", l.EvalEvery, 0, maxCount)
 	inRange(v, "train.health_every", l.HealthEvery, 0, maxCount)
 	inRange(v, "train.on_nonfinite", l.OnNonfinite, 0, maxCount)

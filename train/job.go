@@ -91,6 +91,9 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	if err != nil {
 		return nil, err
 	}
+	if c.Train.Ranks%c.tensor() != 0 { // not checked before, since a launcher may give the ranks
+		return nil, fmt.Errorf("train.tensor_parallel = %d does not divide train.ranks = %d; use a divisor of it", c.Train.Tensor, c.Train.Ranks)
+	}
 	j := &Job{
 		Config: c, Device: s, Recipe: r, Notes: notes, Phases: phases, Phase: phase,
 		Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{}, localAmax: localAmax,

@@ -279,3 +279,15 @@ func TestTensorParallelIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
+
+// Recomputation repeats the gathers of a forward, and changes no bit.
+func TestTensorParallelRecomputes(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth", "fp8-smooth-token"} {
+		c := layout(divisible(t, name), 4, 2, 3)
+		want := steps(t, newTrainer(t, c, 1, false), 2)
+		for _, recompute := range []string{"attention", "block"} {
+			c.Train.Recompute = recompute
+			require.Equal(t, want, steps(t, newTrainer(t, c, 1, false), 2), "%s of %s", recompute, name)
+		}
+	}
+}

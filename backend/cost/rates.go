@@ -5,6 +5,8 @@ import (
 	"maps"
 	"math"
 	"slices"
+
+	"octet/backend"
 )
 
 // rates gives the times of ops on a machine, and records which numbers they depend on.
@@ -129,7 +131,8 @@ func (r *rates) shape(w *work) float64 {
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
-// collective returns the time of a collective of n devices:
+// collective returns the time of a collective of n devices, of which a node has as many as its group puts
+// there:
 //
 //	link_latency, or between nodes nic_latency·(1 + log2 nodes)
 //	ring        + passes·bytes·(n−1)/n / wire
@@ -140,19 +143,19 @@ func ceilDiv(a, b int) int { return (a + b - 1) / b }
 // devices of a node, because rings enter a node by all of its devices. In an all-to-all each device
 // sends its own data to other nodes.
 func (r *rates) collective(w *work) (float64, Bound) {
-	m := r.m
-	n, perNode := float64(m.Devices()), float64(m.PerNode)
+	perNode, nodes := r.m.spread(w.group)
+	n := perNode * nodes
 	if n == 1 {
 		return 0, ByWire
 	}
 	latency, within, between := "link_latency", math.Inf(1), math.Inf(1) // bytes/s of a device
-	if m.PerNode > 1 {
+	if perNode > 1 {
 		within = r.get("link") * 1e9 * r.get("link_share")
 	}
-	if m.Nodes > 1 {
+	if nodes > 1 {
 		latency, between = "nic_latency", r.get("nic")*1e9*r.get("nic_share")
 	}
-	start := r.get(latency) * 1e-6 * (1 + math.Log2(float64(m.Nodes)))
+	start := r.get(latency) * 1e-6 * (1 + math.Log2(nodes))
 	wire := float64(w.passes) * w.bytes * (n - 1) / n / min(within, between*perNode)
 	if w.exchange {
 		wire = w.bytes / n * max((perNode-1)/within, (n-perNode)/between)
@@ -161,6 +164,16 @@ func (r *rates) collective(w *work) (float64, Bound) {
 		return start + wire, ByLatency
 	}
 	return start + wire, ByWire
+}
+
+// spread returns how many ranks of a group a node has, and on how many nodes it is.
+func (c Cluster) spread(g backend.Group) (perNode, nodes float64) {
+	n, err := g.Ranks(c.Devices())
+	if err != nil || g.All() {
+		return float64(c.PerNode), float64(c.Nodes)
+	}
+	perNode = float64(min(n, max(1, c.PerNode/g.Stride)))
+	return perNode, math.Ceil(float64(n) / perNode)
 }
 
 // names returns the names of the numbers that were used, sorted.

@@ -59,10 +59,11 @@ type work struct {
 	key      string // see Key
 	flops    float64
 	bytes    float64
-	m, n, k  int  // of a GEMM
-	passes   int  // of a collective over the ring: 2 for an all-reduce
-	exchange bool // of a collective: an all-to-all, in which each device sends to each other
-	comm     bool // on the communication queue
+	m, n, k  int           // of a GEMM
+	group    backend.Group // of a collective, its ranks
+	passes   int           // over the ring: 2 for an all-reduce
+	exchange bool          // of a collective: an all-to-all, in which each device sends to each other
+	comm     bool          // on the communication queue
 	// waits is the index, within the program, of the last op on the communication queue that
 	// writes an operand of this op; -1 for none.
 	waits int
@@ -106,8 +107,8 @@ func NewStep(runs ...Run) *Step {
 func workOf(n *backend.Node) work {
 	c := n.Cost()
 	w := work{class: RowOps, key: Key(n), flops: float64(c.FLOPs), bytes: float64(c.Bytes)}
-	if _, whole, _ := backend.Exchanged(n.Op); whole != nil {
-		w.class, w.bytes, w.passes = Communication, float64(whole.Bytes()), 1
+	if _, whole, g := backend.Exchanged(n.Op); whole != nil {
+		w.class, w.bytes, w.group, w.passes = Communication, float64(whole.Bytes()), g, 1
 		switch n.Op.(type) {
 		case *backend.AllReduce:
 			w.passes = 2
@@ -138,6 +139,9 @@ func workOf(n *backend.Node) work {
 
 // doubtOf names what no published row was compared with.
 func doubtOf(op backend.Op) string {
+	if _, _, g := backend.Exchanged(op); !g.All() {
+		return "tensor parallelism"
+	}
 	switch o := op.(type) {
 	case *backend.MatMul:
 		switch {

@@ -249,7 +249,7 @@ func TestPlanClusterMemory(t *testing.T) {
 		require.Contains(t, refused(fitting), ": set "+strings.Join(settings, " ")+", which needs ")
 		all = fitting
 	}
-	require.Regexp(t, `^octet: one rank of recipe bf16 needs \d+ MB, and Toy has \d+ MB; even train\.zero_stage=3 train\.recompute=block train\.micro_batch=1 train\.accumulate=2 needs \d+ MB, and Octet has no tensor or pipeline parallelism`, refused(all-1))
+	require.Regexp(t, `^octet: one rank of recipe bf16 needs \d+ MB, and Toy has \d+ MB; even train\.zero_stage=3 train\.recompute=block train\.micro_batch=1 train\.accumulate=2 needs \d+ MB, and Octet has no pipeline parallelism`, refused(all-1))
 
 	// Ranks cannot share the state of Muon.
 	status, _, stderr := octet(append(args(), "optimizer.kind=muon", "--assume", "memory=0.1")...)

@@ -16,6 +16,7 @@ type saving struct {
 	zero      string // train.zero_stage; empty: unchanged
 	recompute string // train.recompute; empty: unchanged
 	split     int    // parts of a micro-batch, by which train.accumulate grows
+	tensor    int    // train.tensor_parallel, by which train.accumulate grows; 0: unchanged
 }
 
 // of returns the changed configuration and the settings that change it.
@@ -25,6 +26,11 @@ func (s saving) of(c train.Config) (changed train.Config, settings string) {
 		c.Train.ZeroStage, _ = strconv.Atoi(s.zero) // a number of stagesBeyond
 		list = append(list, "train.zero_stage="+s.zero)
 	}
+	if s.tensor > 0 {
+		c.Train.Accumulate *= s.tensor / c.Train.Tensor
+		c.Train.Tensor = s.tensor
+		list = append(list, fmt.Sprintf("train.tensor_parallel=%d", s.tensor))
+	}
 	if s.recompute != "" {
 		c.Train.Recompute = s.recompute
 		list = append(list, "train.recompute="+s.recompute)
@@ -32,7 +38,10 @@ func (s saving) of(c train.Config) (changed train.Config, settings string) {
 	if s.split > 1 {
 		c.Train.MicroBatch /= s.split
 		c.Train.Accumulate *= s.split
-		list = append(list, fmt.Sprintf("train.micro_batch=%d train.accumulate=%d", c.Train.MicroBatch, c.Train.Accumulate))
+		list = append(list, fmt.Sprintf("train.micro_batch=%d", c.Train.MicroBatch))
+	}
+	if s.split > 1 || s.tensor > 0 {
+		list = append(list, fmt.Sprintf("train.accumulate=%d", c.Train.Accumulate))
 	}
 	return c, strings.Join(list, " ")
 }
@@ -91,6 +100,16 @@ func stagesBeyond(c train.Config) (list []string) {
 	return list
 }
 
+// tensorsBeyond lists the numbers of ranks in a node that can share each layer, beyond those of c.
+func tensorsBeyond(c train.Config, perNode int) (list []int) {
+	for n := 2 * c.Train.Tensor; n <= perNode && c.Train.Ranks%n == 0; n *= 2 {
+		if changed, _ := (saving{tensor: n}).of(c); changed.Resolve() == nil {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
 // tooLarge returns the error for ranks that need more memory than a device has. It names the
 // smallest change of settings with which they fit: the fewest parts of the micro-batch, then the
 // first of savings.
@@ -98,8 +117,9 @@ func (p *predictor) tooLarge(c train.Config, m cost.Machine, need, capacity int6
 	text := fmt.Sprintf("one rank of recipe %s needs %s, and %s has %s", c.Recipe, writers.Bytes(need), m.Title, writers.Bytes(capacity))
 	least, best := need, "no setting saves more"
 	// fitting returns the first saving with a split that fits.
-	fitting := func(split int) (set string) {
+	fitting := func(tensor, split int) (set string) {
 		for _, s := range savings(c, split) {
+			s.tensor = tensor
 			changed, settings := s.of(c)
 			x, err := p.planOn(changed, m.Cluster)
 			if err != nil {
@@ -116,14 +136,18 @@ func (p *predictor) tooLarge(c train.Config, m cost.Machine, need, capacity int6
 	}
 	all := splits(c.Train.MicroBatch)
 	last := len(all) - 1
-	if set := fitting(all[last]); set != "" { // else no smaller split fits
+	for _, tensor := range append([]int{0}, tensorsBeyond(c, m.PerNode)...) {
+		set := fitting(tensor, all[last])
+		if set == "" { // no smaller split fits
+			continue
+		}
 		for _, split := range all[:last] {
-			if smaller := fitting(split); smaller != "" {
+			if smaller := fitting(tensor, split); smaller != "" {
 				set = smaller
 				break
 			}
 		}
 		return fmt.Errorf("%s: %s", text, set)
 	}
-	return fmt.Errorf("%s; %s, and Octet has no tensor or pipeline parallelism, which would split the activations: use a smaller model or a larger device (--assume memory=GiB predicts it anyway)", text, best)
+	return fmt.Errorf("%s; %s, and Octet has no pipeline parallelism: use a smaller model or a larger device (--assume memory=GiB predicts it anyway)", text, best)
 }

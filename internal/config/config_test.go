@@ -63,6 +63,7 @@ micro_batch = 8            # sequences
 accumulate = 1
 ranks = 1                  # copies of the model, each with micro_batch sequences: GPUs on cuda
 zero_stage = 0             # 1: ranks share the optimizer's state in equal parts; 0: each has all
+tensor_parallel = 1
 eval_every = 200
 health_every = 100
 recompute = "none"         # none attention block
