@@ -9,11 +9,13 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
 	"octet/backend/emu/pool"
+	"octet/backend/world"
 	"octet/csrc/libmpi"
 	"octet/fp8"
 )
@@ -226,6 +228,32 @@ func TestOrderedCollectives(t *testing.T) {
 				return err
 			}) {
 				require.NoError(t, err)
+			}
+		}
+	}
+}
+
+// The collectives of a group have the bits of ranks that are alone.
+func TestOrderedCollectivesOfGroups(t *testing.T) {
+	for _, of := range []backend.Group{{Size: 2, Stride: 1}, {Size: 2, Stride: 3}, {Size: 3, Stride: 2}} {
+		const n = 6
+		for _, elems := range orderedSizes(of.Size) {
+			o := newOrdered(t, of.Size, elems)
+			transports, worlds := newLocal(n), world.Local(n, time.Minute)
+			for _, err := range together(n, func(rank int) error {
+				workers := pool.New(1)
+				defer workers.Close()
+				g := &group{Group: worlds[rank], processes: withPool(newProcesses(transports[rank]), workers)}
+				m, err := g.members(of)
+				if err == nil {
+					err = o.compare(t.Context(), m.over)
+				}
+				if err != nil {
+					transports[rank].Stop(err)
+				}
+				return err
+			}) {
+				require.NoError(t, err, "%s", of)
 			}
 		}
 	}
