@@ -56,6 +56,7 @@
 //	scale.go      scale records, amax histories and their update
 //	pack.go       names of scale records in checkpoints
 //	param.go      parameters and their initial values
+//	tensor_parallel.go  layers that ranks share
 //	config.go     the shape of a model
 //	roles.go      what a model's layers are for: linear layers, parts, paths
 //	health.go     telemetry: measurements of casts and channels
