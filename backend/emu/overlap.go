@@ -2,6 +2,7 @@ package emu
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -9,9 +10,8 @@ import (
 )
 
 // This file runs collectives between processes beside the compute nodes that do not depend on them. One
-// goroutine runs all collectives of a device, in the order of the program, so that all ranks agree on
-// it. A node waits for the collectives whose results it reads, and for those whose operands it writes;
-// the planner keeps the memory of their temps until then (backend.MakePlan).
+// goroutine runs all collectives of a device, in the order of the program. A node waits for those that it
+// depends on (backend.CollectivesBefore).
 
 // overlaps is false in benchmarks of collectives that run alone.
 var overlaps = true
@@ -85,41 +85,14 @@ func (x *exchanger) wait(g *group, n int, what *string) error {
 	return x.err
 }
 
-// waits returns, for each launch, how many collectives must have run before it. A launch of several
-// nodes has no collective.
+// waits returns, for each launch, how many collectives must have run before it: see
+// backend.CollectivesBefore. A launch of several nodes has no collective.
 func waits(nodes []*backend.Node, launches []launch) []int {
-	list := make([]int, len(launches))
-	read, written, count := map[*backend.Tensor]int{}, map[*backend.Tensor]int{}, 0 // by root: the number of the last collective
+	list, before := make([]int, len(launches)), backend.CollectivesBefore(nodes)
 	for i, l := range launches {
-		collective := isCollective(nodes[l.first])
-		if collective {
-			count++
-		}
-		for _, n := range nodes[l.first : l.end+1] {
-			for _, o := range n.Operands() {
-				root := o.Tensor.Root()
-				switch {
-				case collective && o.Access == backend.In:
-					read[root] = count
-				case collective:
-					written[root] = count
-				default:
-					if list[i] = max(list[i], written[root]); o.Access != backend.In {
-						list[i] = max(list[i], read[root])
-					}
-				}
-			}
-		}
-		if collective && nodes[l.first].Queue == backend.ComputeQueue {
-			list[i] = count // itself
-		}
+		list[i] = slices.Max(before[l.first : l.end+1])
 	}
 	return list
-}
-
-func isCollective(n *backend.Node) bool {
-	_, whole, _ := backend.Exchanged(n.Op)
-	return whole != nil
 }
 
 // runBeside is Run with collectives beside the compute nodes.
@@ -131,13 +104,13 @@ func (x *executable) runBeside(ctx context.Context) error {
 	e.begin()
 	for i, l := range x.launches {
 		n, err := x.nodes[l.first], error(nil)
-		if isCollective(n) {
+		if n.IsCollective() {
 			e.give(ctx, l.run)
 		}
 		if number := x.waits[i]; number > 0 {
 			err = e.wait(b.group, number, &x.paths[number-1])
 		}
-		if err == nil && !isCollective(n) {
+		if err == nil && !n.IsCollective() {
 			err = l.run(ctx)
 		}
 		if err != nil {

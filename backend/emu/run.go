@@ -51,7 +51,7 @@ func (b *binder) load(p *backend.Program, together backend.Grouping) (*executabl
 	if b.exchanger != nil {
 		x.waits = waits(x.nodes, x.launches)
 		for _, n := range x.nodes {
-			if isCollective(n) {
+			if n.IsCollective() {
 				x.paths = append(x.paths, n.Path())
 			}
 		}

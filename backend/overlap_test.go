@@ -1,4 +1,4 @@
-package emu
+package backend_test
 
 import (
 	"testing"
@@ -9,9 +9,8 @@ import (
 	"octet/fp8"
 )
 
-// A node waits for the collectives whose results it reads and whose operands it writes, and for no others. A
-// collective of the compute queue ends before the node after it.
-func TestWaits(t *testing.T) {
+// A node waits for the collectives that write what it uses, and for those that read what it writes.
+func TestCollectivesBefore(t *testing.T) {
 	v := backend.NewVars()
 	part := v.Tensor(backend.Stash, "part", fp8.F32, 4)
 	other, whole := v.Tensor(backend.Stash, "other", fp8.F32, 4), v.Tensor(backend.Stash, "whole", fp8.F32, 8)
@@ -26,9 +25,5 @@ func TestWaits(t *testing.T) {
 	p.Add(&backend.Amax{X: other, Out: p.Temp("amax.other", fp8.F32, 1)})
 	p.Add(&backend.AllReduce{X: part})
 	require.NoError(t, p.Err())
-	var launches []launch
-	for i := range p.Nodes() {
-		launches = append(launches, launch{first: i, end: i})
-	}
-	require.Equal(t, []int{0, 0, 0, 1, 0, 1, 2, 3}, waits(p.Nodes(), launches))
+	require.Equal(t, []int{0, 0, 0, 1, 0, 1, 2, 3}, backend.CollectivesBefore(p.Nodes()))
 }
