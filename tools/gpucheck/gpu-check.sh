@@ -20,7 +20,7 @@
 #	steps outside                       9
 #	tests parity                        9
 #	curves                              4
-#	ranks                               6, only with two GPUs or more
+#	ranks                               7, only with two GPUs or more
 #	peers                               9, only with PEERS
 #	sanitizer                           9, only with compute-sanitizer
 #
@@ -242,6 +242,12 @@ if wanted ranks; then
 		# The same batches on one GPU and on all.
 		train ranks-one 180 "$octet" train --backend "$BACKEND" --recipe bf16 --steps $steps --json $together train.accumulate="$ranks"
 		train ranks-all 180 "$octet" train --backend "$BACKEND" --recipe bf16 --steps $steps --json $together train.accumulate=1 --ranks "$ranks"
+		# The same batches on pairs of GPUs that share each layer, and all weights by stage 3 of ZeRO.
+		if [ $((ranks % 2)) -eq 0 ]; then
+			train ranks-shared 180 "$octet" train --backend "$BACKEND" --recipe bf16 --steps $steps --json $together train.accumulate=2 --ranks "$ranks" train.tensor_parallel=2 train.zero_stage=3
+		else
+			line ranks-shared - "left out: needs an even number of GPUs"
+		fi
 		# Collectives as programs run them, and as NVIDIA's nccl-tests do.
 		within "$here/tests/cuda" ranks-collectives 120 ./cuda.test -test.run '^$' -test.bench '^BenchmarkCollectives$' -test.benchtime 1x -ranks "$ranks" -sizes $sizes
 		if command -v all_reduce_perf >/dev/null; then

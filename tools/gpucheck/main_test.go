@@ -89,7 +89,7 @@ PASS
 	put("ranks-lost.txt", "    processes_test.go:1: all 3 processes have ended 5.00 s after rank 1 was killed\n"+
 		"    processes_test.go:1: all 3 processes have ended 2.25 s after rank 1 was stopped\nPASS\n")
 	ok("ranks-lost")
-	for run, x := range map[string]struct{ loss, rate float64 }{"ranks-one": {2, 10_000}, "ranks-all": {2.001, 38_000}} {
+	for run, x := range map[string]struct{ loss, rate float64 }{"ranks-one": {2, 10_000}, "ranks-all": {2.001, 38_000}, "ranks-shared": {2.002, 30_000}} {
 		put(run+"-metrics.jsonl", fmt.Sprintf("{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":%v}\n", x.loss))
 		put(run+"-timing.jsonl", fmt.Sprintf("{\"tokens_per_s\":1}\n{\"tokens_per_s\":%v}\n{\"tokens_per_s\":%[1]v}\n", x.rate))
 		ok(run)
@@ -175,6 +175,7 @@ func TestTargetsThatAreMet(t *testing.T) {
 	require.NotContains(t, got, "Fill in a step, share of copy bandwidth")
 	require.Equal(t, "at most 0.001 nats apart in 1000 steps", got["losses compared with emu, bf16"].Measured)
 	require.Equal(t, "at most 0.001 nats apart in 2 steps", got["losses of several ranks compared with one, bf16"].Measured)
+	require.Equal(t, "at most 0.002 nats apart in 2 steps", got["losses of ranks that share layers and weights compared with one, bf16"].Measured)
 	require.Equal(t, "3.80 times, 38000 against 10000 tokens/s", got["rate of several ranks over one, 124m, bf16"].Measured)
 	require.Equal(t, "takes longer than the chosen kernels: forward 1.90 times, backward 1.50 times", got["attention by mma.sync, the same shape"].Measured)
 	require.Equal(t, "flash 500 forward, 400 backward TFLOP/s", got["attention of PyTorch, the same shape"].Measured)
@@ -261,7 +262,7 @@ func TestWhatWasNotMeasured(t *testing.T) {
 	text := regexp.MustCompile(`(?m)^ranks-.*$`).ReplaceAllString(string(raw), "") + "ranks   -  left out: needs two GPUs\n"
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	require.NoError(t, os.Remove(filepath.Join(one, "ranks-lost.txt")))
-	for _, name := range []string{killed, allReduce, "losses of several ranks compared with one, bf16", "rate of several ranks over one, 124m, bf16"} {
+	for _, name := range []string{killed, allReduce, "losses of several ranks compared with one, bf16", "losses of ranks that share layers and weights compared with one, bf16", "rate of several ranks over one, 124m, bf16"} {
 		require.Equal(t, "not measured: part ranks: left out: needs two GPUs", rows(t, one)[name].Verdict, name)
 	}
 

@@ -11,7 +11,7 @@ import (
 
 // ranks are the figures of several GPUs, one process each.
 func (r *results) ranks() []Figure {
-	return []Figure{r.lostRank("killed", 5), r.lostRank("stopped", 10), r.ranksCompared(), r.scaling(), r.allReduce()}
+	return []Figure{r.lostRank("killed", 5), r.lostRank("stopped", 10), r.ranksCompared(allRanks, "several ranks"), r.ranksCompared(sharingRanks, "ranks that share layers and weights"), r.scaling(), r.allReduce()}
 }
 
 // ended matches a line of TestLostProcess.
@@ -35,14 +35,14 @@ func (r *results) lostRank(how string, target float64) Figure {
 	return absent(name, asked, r.why(part))
 }
 
-const oneRank, allRanks = "ranks-one", "ranks-all"
+const oneRank, allRanks, sharingRanks = "ranks-one", "ranks-all", "ranks-shared"
 
-// ranksCompared compares the losses of several ranks with those of one that trains on all batches.
-// The ranks sum gradients in another order.
-func (r *results) ranksCompared() Figure {
-	const name = "losses of several ranks compared with one, bf16"
-	a, b := r.losses(oneRank), r.losses(allRanks)
-	for part, losses := range map[string][]float64{oneRank: a, allRanks: b} {
+// ranksCompared compares the losses of several ranks, a part of the script, with those of one that
+// trains on all batches. The ranks add in another order.
+func (r *results) ranksCompared(part, ranks string) Figure {
+	name := "losses of " + ranks + " compared with one, bf16"
+	a, b := r.losses(oneRank), r.losses(part)
+	for part, losses := range map[string][]float64{oneRank: a, part: b} {
 		if len(losses) == 0 {
 			return absent(name, "", r.why(part))
 		}
