@@ -42,16 +42,17 @@ func ConfigOf(dir string) (train.Config, error) {
 }
 
 // checkResumed returns an error if a configuration differs from that of the run in dir by
-// more than the length and the number of ranks.
+// more than the length and the layout of the ranks.
 func checkResumed(dir string, c train.Config) error {
 	before, err := ConfigOf(dir)
 	if err != nil {
 		return err
 	}
-	before.Train.Ranks = c.Train.Ranks // checkpoints fit any number
+	// Checkpoints fit any layout.
+	before.Train.Ranks, before.Train.Tensor, before.Train.ZeroStage = c.Train.Ranks, c.Train.Tensor, c.Train.ZeroStage
 	differing, err := config.Differences(config.Keys(), before, c)
 	if err == nil && len(differing) > 0 {
-		err = fmt.Errorf("%s holds a run with another configuration: %s; of a resumed run only train.steps and train.ranks may change", dir, strings.Join(differing, ", "))
+		err = fmt.Errorf("%s holds a run with another configuration: %s; of a resumed run only train.steps, train.ranks, train.tensor_parallel and train.zero_stage may change", dir, strings.Join(differing, ", "))
 	}
 	return err
 }

@@ -168,6 +168,9 @@ func printResumed(w io.Writer, r *run.Run) {
 func devices(r *run.Run) string {
 	spec := r.Device.Spec()
 	if n := r.Config.Train.Ranks; n > 1 {
+		if tensor := r.Config.Train.Tensor; tensor > 1 {
+			return fmt.Sprintf("%d ranks in groups of %d that share each layer, each %s", n, tensor, spec.Device)
+		}
 		return fmt.Sprintf("%d ranks, each %s", n, spec.Device)
 	}
 	return spec.Device

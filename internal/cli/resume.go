@@ -14,8 +14,17 @@ import (
 	"octet/train"
 )
 
+// changeable are the settings that a resumed run may change, the length of the run and the layout of its
+// ranks, with their values.
+var changeable = map[string]func(train.Config) int{
+	"train.steps":           func(c train.Config) int { return c.Train.Steps },
+	ranksKey:                func(c train.Config) int { return c.Train.Ranks },
+	"train.tensor_parallel": func(c train.Config) int { return c.Train.Tensor },
+	"train.zero_stage":      func(c train.Config) int { return c.Train.ZeroStage },
+}
+
 // resumedConfig returns the configuration of the run in dir, for the ranks of a launcher. Of
-// the settings, a may change only the length of the run and the number of its ranks.
+// the settings, a may change only those of changeable.
 func resumedConfig(dir string, a config.Args, p world.Place) (train.Config, error) {
 	if a.File != "" {
 		return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run takes the %s of its own folder", a.File, config.RunFile)
@@ -29,8 +38,8 @@ func resumedConfig(dir string, a config.Args, p world.Place) (train.Config, erro
 		return train.Config{}, err
 	}
 	for _, key := range loaded.FromCommand {
-		if key != "train.steps" && key != ranksKey {
-			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run accepts only --steps, --ranks, --threads and --backend; --resume=auto accepts the command line of a new run", key)
+		if changeable[key] == nil {
+			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run accepts only --steps, --ranks, train.tensor_parallel, train.zero_stage, --threads and --backend; --resume=auto accepts the command line of a new run", key)
 		}
 	}
 	return withRanks(loaded, "", p)
@@ -38,7 +47,7 @@ func resumedConfig(dir string, a config.Args, p world.Place) (train.Config, erro
 
 // autoConfig returns the configuration of the run in dir and resumes = true, or that of a
 // new run if dir holds none. A scheduler gives the same arguments in both cases: those of a
-// resumed run must agree with its config.toml, except for the length and the ranks.
+// resumed run must agree with its config.toml, except for those of changeable.
 func autoConfig(dir string, a config.Args, p world.Place) (c train.Config, resumes bool, err error) {
 	given, err := config.New(a)
 	if err != nil {
@@ -50,11 +59,10 @@ func autoConfig(dir string, a config.Args, p world.Place) (c train.Config, resum
 	// The file and the command line may give the same key.
 	keys := slices.Compact(slices.Sorted(slices.Values(slices.Concat(given.FromFile, given.FromCommand))))
 	var changes config.Args
-	if slices.Contains(keys, "train.steps") {
-		changes.Assignments = append(changes.Assignments, fmt.Sprintf("train.steps=%d", given.Train.Steps))
-	}
-	if slices.Contains(keys, ranksKey) {
-		changes.Assignments = append(changes.Assignments, fmt.Sprintf("%s=%d", ranksKey, given.Train.Ranks))
+	for _, key := range keys {
+		if value := changeable[key]; value != nil {
+			changes.Assignments = append(changes.Assignments, fmt.Sprintf("%s=%d", key, value(given.Config)))
+		}
 	}
 	if c, err = resumedConfig(dir, changes, p); err != nil {
 		return c, true, err
