@@ -62,11 +62,14 @@ func (d *device) bind(c *cutter, programs []*backend.Program) ([]*bound, error) 
 			return nil, err
 		}
 	}
+	plan := c.planOf(schedules...)
+	if err := d.connectAll(memory{d, c.layouts, plan, 0}, schedules); err != nil {
+		return nil, err
+	}
 	recipes, workspace, err := d.recipes(schedules)
 	if err != nil {
 		return nil, err
 	}
-	plan := c.planOf(schedules...)
 	arena := backend.Aligned(plan.Bytes, int64(own(d.spec).align))
 	at, err := d.allocBlock(fmt.Sprintf("temps (%s) and workspace (%s)", backend.Size(arena), backend.Size(workspace)), arena+workspace)
 	if err != nil {
@@ -81,6 +84,30 @@ func (d *device) bind(c *cutter, programs []*backend.Program) ([]*bound, error) 
 		list[i] = b
 	}
 	return list, nil
+}
+
+// connectAll connects the groups of all collectives, in the order of their first ones, which is
+// the same on all ranks. It precedes the compilation, which takes some ranks longer. The arena of m
+// may have no address yet.
+func (d *device) connectAll(m memory, schedules []*schedule) error {
+	var groups []backend.Group
+	for _, s := range schedules {
+		for _, n := range s.program.Nodes() {
+			transfers, err := m.transfers(n)
+			if err != nil {
+				return err
+			}
+			for _, t := range transfers {
+				if t.Kind != localCopy && !slices.Contains(groups, t.Group) {
+					groups = append(groups, t.Group)
+				}
+			}
+		}
+	}
+	if groups == nil {
+		return nil
+	}
+	return d.failure("connect the ranks", 0, d.synapse.connect(groups))
 }
 
 // recipes compiles the units of schedules, each once, and returns the largest workspace.
@@ -125,12 +152,11 @@ func (b *bound) prepare(recipes map[*unit]compiled, workspace libsynapse.Ptr) er
 			commands = append(commands, c)
 		}
 		for end := b.ranges[next].end; next <= end; next++ {
-			transfers, err := b.transfers(nodes[next].Op)
+			transfers, err := b.transfers(nodes[next])
 			if err != nil {
-				return fmt.Errorf("%s: %w", nodes[next].Path(), err)
+				return err
 			}
 			for i := range transfers {
-				transfers[i].Name = nodes[next].Path()
 				commands = append(commands, command{Transfer: &transfers[i]})
 			}
 		}
@@ -145,12 +171,20 @@ func (b *bound) prepare(recipes map[*unit]compiled, workspace libsynapse.Ptr) er
 	return nil
 }
 
-// transfers returns the transfers that follow an op's nodes.
-func (b *bound) transfers(op backend.Op) ([]transfer, error) {
-	if transfers := rowOf(op).transfers; transfers != nil {
-		return transfers(b.memory, op)
+// transfers returns the transfers that follow the nodes of an op in its graph.
+func (m memory) transfers(n *backend.Node) ([]transfer, error) {
+	transfers := rowOf(n.Op).transfers
+	if transfers == nil {
+		return nil, nil
 	}
-	return nil, nil
+	list, err := transfers(m, n.Op)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", n.Path(), err)
+	}
+	for i := range list {
+		list[i].Name = n.Path()
+	}
+	return list, nil
 }
 
 // time runs one step, waits for it, and returns the device's time.

@@ -20,6 +20,7 @@ type fake struct {
 	next     libsynapse.Ptr
 	graphs   []*libsynapse.Graph
 	lists    map[int][]command
+	groups   []backend.Group // connected
 	rng      *rand.Rand
 	released int
 	fail     map[string]error // by method
@@ -154,6 +155,11 @@ func (f *fake) synchronize() error        { return f.fail["synchronize"] }
 func (f *fake) uniqueID() ([]byte, error) { return []byte("group"), f.fail["uniqueID"] }
 
 func (f *fake) join(*world.Group) error { return f.fail["join"] }
+
+func (f *fake) connect(groups []backend.Group) error {
+	f.groups = append(f.groups, groups...)
+	return f.fail["connect"]
+}
 
 func (f *fake) release() error {
 	f.released++

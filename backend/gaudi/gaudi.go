@@ -30,14 +30,15 @@
 // # Ranks
 //
 // SynapseAI gives a process one device, so each rank is a process. Collectives are HCCL's and
-// run on the same stream as the launches. A goroutine tells the group of the ranks how far the
-// device is (collectives.go).
+// run on the same stream as the launches. Each group of ranks has a communicator, which Load makes
+// and the process keeps (member.go). A goroutine tells the group of all ranks how far the device is
+// (collectives.go).
 //
 // # Determinism
 //
 // Stochastic rounding uses the device's own random generator, so such a run is not
-// reproducible. Where an optimizer rounds stochastically, rank 0 broadcasts its result,
-// or the ranks' weights would drift apart. Without stochastic rounding a run repeats with
+// reproducible. Where an optimizer rounds stochastically, the first rank that has a tensor broadcasts
+// its result, or the ranks' copies would drift apart. Without stochastic rounding a run repeats with
 // the same version of SynapseAI, which Spec.Arithmetic names, as far as SynapseAI's
 // kernels repeat: every node requests its deterministic form (synNodeSetDeterministic),
 // without which the compiler adds the parts of a long sum in the order of their

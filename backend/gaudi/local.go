@@ -320,19 +320,21 @@ func (l *local) issue(list, from, to int) error {
 
 func (l *local) transfer(t *transfer) error {
 	s := l.stream
+	if t.Kind == localCopy {
+		return s.Copy(t.To, t.From, t.Count)
+	}
+	comm := l.rank.comm(t.Group)
 	switch t.Kind {
 	case allReduce:
-		return l.rank.comm.AllReduce(s, t.To, t.Count, t.Type, t.Reduction)
+		return comm.AllReduce(s, t.To, t.Count, t.Type, t.Reduction)
 	case reduceScatter:
-		return l.rank.comm.ReduceScatter(s, t.To, t.From, t.Count, t.Type, t.Reduction)
+		return comm.ReduceScatter(s, t.To, t.From, t.Count, t.Type, t.Reduction)
 	case allGather:
-		return l.rank.comm.AllGather(s, t.To, t.From, t.Count, t.Type)
+		return comm.AllGather(s, t.To, t.From, t.Count, t.Type)
 	case allToAll:
-		return l.rank.comm.AllToAll(s, t.To, t.From, t.Count, t.Type)
-	case broadcast:
-		return l.rank.comm.Broadcast(s, t.To, t.Count, t.Type, 0)
+		return comm.AllToAll(s, t.To, t.From, t.Count, t.Type)
 	default:
-		return s.Copy(t.To, t.From, t.Count)
+		return comm.Broadcast(s, t.To, t.Count, t.Type, 0)
 	}
 }
 

@@ -22,9 +22,25 @@ import (
 // HCCL has no call that ends a collective: if the group ends, the process must end.
 type member struct {
 	group *world.Group
-	comm  *libsynapse.Comm
-	stop  chan struct{} // closed to end the goroutine
-	ended chan struct{} // closed by the goroutine, which reads memory of the device
+	comms []communicator // that of all ranks first
+	stop  chan struct{}  // closed to end the goroutine
+	ended chan struct{}  // closed by the goroutine, which reads memory of the device
+}
+
+// communicator is that of the ranks of a group, of which this one is a member.
+type communicator struct {
+	of backend.Group
+	*libsynapse.Comm
+}
+
+// comm returns the communicator of a group, nil before it is connected.
+func (m *member) comm(g backend.Group) *libsynapse.Comm {
+	for _, c := range m.comms {
+		if c.of == g {
+			return c.Comm
+		}
+	}
+	return nil
 }
 
 const (
@@ -40,33 +56,62 @@ func (l *local) join(g *world.Group) error {
 	if l.rank != nil && l.rank.group == g {
 		return nil
 	}
+	m := &member{group: g, stop: make(chan struct{}), ended: make(chan struct{})}
+	if err := l.connectGroup(m, backend.Group{}); err != nil {
+		return err
+	}
+	l.rank = m
+	go m.watch(l)
+	return nil
+}
+
+func (l *local) connect(groups []backend.Group) error {
+	return l.locked(func() error {
+		for _, g := range groups {
+			if l.rank.comm(g) != nil {
+				continue
+			}
+			if err := l.connectGroup(l.rank, g); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// connectGroup makes the communicator of each group of ranks. HCCL's coordinator runs in the
+// process that makes the id, the group's first rank.
+func (l *local) connectGroup(m *member, g backend.Group) error {
 	// Exchange and Connect have no other deadline than the group's.
-	ctx := context.Background()
+	ctx, w := context.Background(), m.group
+	ranks, err := g.Ranks(w.Size())
+	if err != nil {
+		return err
+	}
 	var id []byte
-	var err error
-	if g.Rank() == 0 {
+	index := g.Index(w.Rank())
+	if index == 0 {
 		if id, err = l.uniqueID(); err != nil {
 			return fmt.Errorf("create the id of a communicator: %w", unreachable(err))
 		}
 	}
-	ids, err := g.Exchange(ctx, "HCCL's unique id", id)
+	ids, err := w.Exchange(ctx, "HCCL's unique id", id)
 	if err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
 	}
 	var comm *libsynapse.Comm
-	err = g.Connect("hcclCommInitRank", func() (err error) {
-		comm, err = l.NewComm(ids[0], g.Size(), g.Rank())
+	err = w.Connect("hcclCommInitRank", func() (err error) {
+		comm, err = l.NewComm(ids[g.Member(w.Rank(), 0)], ranks, index)
 		return err
 	})
-	if ended := g.Err(); ended != nil {
+	if ended := w.Err(); ended != nil {
 		l.lost.Store(true) // hcclCommInitRank may still use the device
 		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, ended)
 	}
 	if err != nil {
-		return fmt.Errorf("join rank %d of %d: %w", g.Rank(), g.Size(), unreachable(err))
+		return fmt.Errorf("join rank %d of %d to %s: %w", w.Rank(), w.Size(), g, unreachable(err))
 	}
-	l.rank = &member{g, comm, make(chan struct{}), make(chan struct{})}
-	go l.rank.watch(l)
+	m.comms = append(m.comms, communicator{g, comm})
 	return nil
 }
 
@@ -105,7 +150,11 @@ func (m *member) watch(l *local) {
 func (m *member) close() error {
 	close(m.stop)
 	<-m.ended
-	return m.comm.Close()
+	var errs []error
+	for _, c := range m.comms {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // unreachable adds what to do to an error of HCCL's network.

@@ -88,7 +88,7 @@ func (b *builder) nextLossScale(o *backend.StepGate, bad value) {
 	b.out(o.GoodSteps, b.cast(b.where(skipped, zero, b.where(grows, zero, good)), libsynapse.I32))
 }
 
-var _ = implementOp(row[*backend.AdamW]{build: (*builder).adamW, lower: lowering.adamW, transfers: memory.broadcastFromRank0, ownUnit: true})
+var _ = implementOp(row[*backend.AdamW]{build: (*builder).adamW, lower: lowering.adamW, transfers: memory.broadcastCopies, ownUnit: true})
 
 // adamW updates a tensor in place: the same elementwise kernels read and write every
 // element, and Skip selects the old or the new value at the end. Lowering has split the

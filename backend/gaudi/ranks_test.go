@@ -68,7 +68,7 @@ func hashes(t *testing.T, g *world.Group, what string, data []byte) (list []stri
 
 // The backend on the stand-in passes the conformance cases of several ranks.
 func TestConformanceOfRanks(t *testing.T) {
-	for _, ranks := range []int{2, 3} {
+	for _, ranks := range []int{2, 3, 4} {
 		t.Run(fmt.Sprint(ranks), func(t *testing.T) {
 			inRanks(t, "gaudi2", ranks, func(t *testing.T, g *world.Group) {
 				d, _, err := backend.Find("gaudi")
@@ -189,6 +189,42 @@ func TestRanksAgree(t *testing.T) {
 		require.Greater(t, compared[backend.Param], 5)
 		require.Greater(t, compared[backend.State], 5)
 		require.NoError(t, d.Close())
+	})
+}
+
+// Ranks that have copies of a part have the same values after an update that rounds
+// stochastically, also on a device that was opened again.
+func TestCopiesOfPartsAgree(t *testing.T) {
+	inRanks(t, "gaudi3", 8, func(t *testing.T, g *world.Group) {
+		for range 2 {
+			d, err := open("", backend.Options{Group: g})
+			require.NoError(t, err)
+			v, none := backend.NewVars(), make([]byte, 4)
+			o := update(v, "w")
+			o.Shard, o.Split = true, backend.Group{Size: 2, Stride: 2}
+			p := v.Program("p")
+			p.Add(o)
+			list, err := d.Load(p)
+			require.NoError(t, err)
+			index, grad := o.Split.Index(g.Rank()), make([]float32, 64)
+			for i := range grad {
+				grad[i] = float32(1 - 2*index)
+			}
+			require.NoError(t, errors.Join(
+				d.Write(o.Control, backend.Control{LR: 0.1 * float32(g.Rank()+1), Rank: int32(g.Rank())}.AppendTo(nil)), // the stand-ins draw equal bits
+				d.Write(o.Step, []byte{1, 0, 0, 0}), d.Write(o.Skip, none), d.Write(o.Coef, floats(1)), d.Write(o.Grad[0], floats(grad...)),
+			))
+			for range 3 {
+				require.NoError(t, list[0].Run(t.Context()))
+			}
+			raw := make([]byte, o.Master[0].Bytes())
+			require.NoError(t, d.Read(o.Master[0], raw))
+			all := hashes(t, g, "w", raw)
+			for rank, h := range all {
+				require.Equal(t, o.Split.Index(rank) == index, h == all[g.Rank()], "ranks %d and %d", rank, g.Rank())
+			}
+			require.NoError(t, d.Close())
+		}
 	})
 }
 

@@ -3,6 +3,7 @@ package gaudi
 import (
 	"time"
 
+	"octet/backend"
 	"octet/backend/world"
 	"octet/csrc/libsynapse"
 )
@@ -29,10 +30,11 @@ type synapse interface {
 	time(list, from, to int) (time.Duration, error)
 	forget(list int) error
 	synchronize() error
-	// uniqueID makes the id of a communicator. join makes the device a rank of the group's
-	// communicator; all ranks join at once.
+	// uniqueID makes the id of a communicator. join makes the device a rank of the communicator
+	// of all ranks, connect one of those of groups of them, once each. All ranks call them at once.
 	uniqueID() ([]byte, error)
 	join(*world.Group) error
+	connect([]backend.Group) error
 	// release ends the use of the device, after its memory is freed.
 	release() error
 }

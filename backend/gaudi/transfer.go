@@ -18,7 +18,7 @@ const (
 	reduceScatter
 	allGather
 	allToAll
-	broadcast // from rank 0
+	broadcast // from the first rank
 )
 
 // A transfer moves data between the ranks, by HCCL, or within a device.
@@ -28,7 +28,8 @@ type transfer struct {
 	Count     int // elements as in libsynapse.Comm; bytes for localCopy
 	Type      libsynapse.DataType
 	Reduction libsynapse.Reduction
-	Name      string // path of a collective's node
+	Group     backend.Group // ranks of a collective, as ranksOf returns them
+	Name      string        // path of a collective's node
 }
 
 // A span is the byte range of a collective's contiguous operand on the device, with the
@@ -50,14 +51,30 @@ func (b *builder) magnitudes(o *backend.AllReduce) error {
 	return nil
 }
 
+// ranksOf returns the ranks of a group and their number. A group of all ranks is the zero value.
+func (m memory) ranksOf(g backend.Group) (backend.Group, int, error) {
+	n, err := g.Ranks(m.group.Size())
+	if err != nil {
+		return g, 0, fmt.Errorf("%w by backend gaudi: %w", backend.ErrUnsupported, err)
+	}
+	if n == m.group.Size() {
+		g = backend.Group{}
+	}
+	return g, n, nil
+}
+
 // allReduce returns no transfer for a single rank, which needs no HCCL.
 func (m memory) allReduce(o *backend.AllReduce) ([]transfer, error) {
+	g, ranks, err := m.ranksOf(o.Group)
+	if err != nil {
+		return nil, err
+	}
 	x, err := m.spanOf(o.X)
-	if err != nil || m.group.Size() == 1 {
+	if err != nil || ranks == 1 {
 		return nil, err
 	}
 	// The reduction covers the padding, which is never read.
-	t := transfer{Kind: allReduce, To: x.at, Count: int(x.bytes / 4), Type: libsynapse.F32}
+	t := transfer{Kind: allReduce, To: x.at, Count: int(x.bytes / 4), Type: libsynapse.F32, Group: g}
 	if o.Reduce == backend.ReduceMax {
 		// The operand holds magnitudes (see magnitudes). Read as unsigned integers, their
 		// bits have the order of their values, NaN above infinity. HCCL does not document
@@ -70,7 +87,7 @@ func (m memory) allReduce(o *backend.AllReduce) ([]transfer, error) {
 var _ = implementOp(row[*backend.ReduceScatter]{transfers: memory.reduceScatter, collective: true})
 
 func (m memory) reduceScatter(o *backend.ReduceScatter) ([]transfer, error) {
-	t, err := m.scatterOrGather(reduceScatter, o.X, o.Out)
+	t, err := m.scatterOrGather(reduceScatter, o.Group, o.X, o.Out)
 	if err == nil && t.Kind == reduceScatter {
 		t.Type, t.Count = libsynapse.F32, o.Out.Elems()
 	}
@@ -80,7 +97,7 @@ func (m memory) reduceScatter(o *backend.ReduceScatter) ([]transfer, error) {
 var _ = implementOp(row[*backend.AllGather]{transfers: memory.allGather, collective: true})
 
 func (m memory) allGather(o *backend.AllGather) ([]transfer, error) {
-	t, err := m.scatterOrGather(allGather, o.X, o.Out)
+	t, err := m.scatterOrGather(allGather, o.Group, o.X, o.Out)
 	if err == nil && t.Kind == allGather {
 		err = t.carry(o.X, o.X.Bytes())
 	}
@@ -91,11 +108,15 @@ var _ = implementOp(row[*backend.AllToAll]{transfers: memory.allToAll, collectiv
 
 // allToAll returns a transfer, for a single rank a copy.
 func (m memory) allToAll(o *backend.AllToAll) ([]transfer, error) {
-	part, err := o.PartBytes(m.group.Size())
+	_, ranks, err := m.ranksOf(o.Group)
 	if err != nil {
 		return nil, err
 	}
-	t, err := m.between(allToAll, o.X, o.Out)
+	part, err := o.PartBytes(ranks)
+	if err != nil {
+		return nil, err
+	}
+	t, err := m.between(allToAll, o.Group, o.X, o.Out)
 	if err == nil && t.Kind == allToAll {
 		err = t.carry(o.X, part)
 	}
@@ -104,15 +125,23 @@ func (m memory) allToAll(o *backend.AllToAll) ([]transfer, error) {
 
 // scatterOrGather returns a transfer from x to out, one of which has a shard for every
 // rank. For a single rank it is a copy.
-func (m memory) scatterOrGather(kind transferKind, x, out *backend.Tensor) (t transfer, err error) {
-	if small, large := min(x.Bytes(), out.Bytes()), max(x.Bytes(), out.Bytes()); large != small*int64(m.group.Size()) {
-		return t, fmt.Errorf("want one shard for each of %d ranks: X is %s, Out is %s", m.group.Size(), x, out)
+func (m memory) scatterOrGather(kind transferKind, g backend.Group, x, out *backend.Tensor) (t transfer, err error) {
+	_, ranks, err := m.ranksOf(g)
+	if err != nil {
+		return t, err
 	}
-	return m.between(kind, x, out)
+	if small, large := min(x.Bytes(), out.Bytes()), max(x.Bytes(), out.Bytes()); large != small*int64(ranks) {
+		return t, fmt.Errorf("want one shard for each of %d ranks: X is %s, Out is %s", ranks, x, out)
+	}
+	return m.between(kind, g, x, out)
 }
 
 // between returns a transfer from x to out without its count. For a single rank it is a copy.
-func (m memory) between(kind transferKind, x, out *backend.Tensor) (t transfer, err error) {
+func (m memory) between(kind transferKind, g backend.Group, x, out *backend.Tensor) (t transfer, err error) {
+	g, ranks, err := m.ranksOf(g)
+	if err != nil {
+		return t, err
+	}
 	from, err := m.spanOf(x)
 	if err != nil {
 		return t, err
@@ -124,10 +153,10 @@ func (m memory) between(kind transferKind, x, out *backend.Tensor) (t transfer, 
 	if from.runs > 1 || to.runs > 1 {
 		return t, fmt.Errorf("%w by backend gaudi: %s or %s is packed, and padded on the device", backend.ErrUnsupported, x, out)
 	}
-	if m.group.Size() == 1 {
+	if ranks == 1 {
 		return transfer{Kind: localCopy, To: to.at, From: from.at, Count: int(from.bytes)}, nil
 	}
-	return transfer{Kind: kind, To: to.at, From: from.at}, nil
+	return transfer{Kind: kind, To: to.at, From: from.at, Group: g}, nil
 }
 
 // carry sets Type and Count such that HCCL moves n bytes of t for each rank unchanged, as a
@@ -144,12 +173,16 @@ func (m *transfer) carry(t *backend.Tensor, n int64) error {
 	return nil
 }
 
-// broadcastFromRank0 returns broadcasts of the tensors that an optimizer rounds
-// stochastically, from rank 0: each device draws its own random bits, and the ranks'
-// weights would drift apart. Sharded tensors have no copies on other ranks.
-func (m memory) broadcastFromRank0(o *backend.AdamW) ([]transfer, error) {
-	if m.group.Size() == 1 || o.Rounding != fp8.Stochastic || o.AmaxOnly || o.Shard {
+// broadcastCopies returns broadcasts of the tensors that an optimizer rounds stochastically, from
+// the first of the ranks that have copies of them: each device draws its own random bits, and the
+// copies would drift apart.
+func (m memory) broadcastCopies(o *backend.AdamW) ([]transfer, error) {
+	if o.Rounding != fp8.Stochastic || o.AmaxOnly {
 		return nil, nil
+	}
+	groups, err := m.copyGroups(o)
+	if err != nil || groups == nil {
+		return nil, err
 	}
 	var list []transfer
 	for _, t := range slices.Concat(o.Master, o.M1, o.M2) {
@@ -164,7 +197,35 @@ func (m memory) broadcastFromRank0(o *backend.AdamW) ([]transfer, error) {
 			return nil, fmt.Errorf("%w by backend gaudi: the view %s cannot be broadcast, because HCCL moves four bytes at a time", backend.ErrUnsupported, t)
 		}
 		words := int(s.bytes+3) / 4 // rounded up into the tensor's padding
-		list = append(list, transfer{Kind: broadcast, To: s.at, Count: words, Type: libsynapse.U32})
+		for _, g := range groups {
+			list = append(list, transfer{Kind: broadcast, To: s.at, Count: words, Type: libsynapse.U32, Group: g})
+		}
+	}
+	return list, nil
+}
+
+// copyGroups returns the groups whose broadcasts, one after the other, reach all copies of an
+// optimizer's tensors; nil without copies. Whole tensors have copies on all ranks, shards of all
+// ranks none. With Split the ranks of equal index have copies: Stride consecutive ranks, and those
+// of the other groups, Size·Stride apart.
+func (m memory) copyGroups(o *backend.AdamW) (list []backend.Group, err error) {
+	groups := []backend.Group{{}}
+	if o.Shard {
+		split, ranks, err := m.ranksOf(o.Split)
+		if err != nil || split.All() {
+			return nil, err
+		}
+		period := ranks * split.Stride
+		groups = []backend.Group{{Size: split.Stride, Stride: 1}, {Size: m.group.Size() / period, Stride: period}}
+	}
+	for _, g := range groups {
+		g, ranks, err := m.ranksOf(g)
+		if err != nil {
+			return nil, err
+		}
+		if ranks > 1 {
+			list = append(list, g)
+		}
 	}
 	return list, nil
 }
