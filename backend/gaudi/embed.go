@@ -21,9 +21,15 @@ func (b *builder) gather(v, list value) value {
 
 var _ = implement((*builder).embed)
 
+// embed replaces the rows of other parts' ids, which may hold NaN, by zeros.
 func (b *builder) embed(o *backend.Embed) error {
 	table := b.reshape(b.in(o.Table), uint64(o.Table.Cols()), uint64(o.Table.Rows()))
-	b.store(o.Out, b.gather(table, b.indexes(o.IDs)))
+	if o.Split.All() {
+		b.store(o.Out, b.gather(table, b.indexes(o.IDs)))
+		return nil
+	}
+	list, own := b.ownIndexes(o.IDs, o.Table.Rows(), o.Split, o.Control)
+	b.store(o.Out, b.where(own, b.gather(table, list), b.zeros(table.typ, 1, 1)))
 	return nil
 }
 
@@ -35,8 +41,15 @@ var _ = implement((*builder).embedGrad)
 func (b *builder) embedGrad(o *backend.EmbedGrad) error {
 	rows := o.DTable.Rows()
 	sizes := []uint64{uint64(o.DTable.Cols()), uint64(rows)}
-	grad := b.node("embedding_dense_pt_bwd_f32", libsynapse.EmbeddingGradParams(rows), libsynapse.F32, sizes,
-		b.wide(o.DOut), b.indexes(o.IDs))
+	dOut, list := b.wide(o.DOut), value{}
+	if o.Split.All() {
+		list = b.indexes(o.IDs)
+	} else {
+		var own value
+		list, own = b.ownIndexes(o.IDs, rows, o.Split, o.Control)
+		dOut = b.where(own, dOut, b.constant(0))
+	}
+	grad := b.node("embedding_dense_pt_bwd_f32", libsynapse.EmbeddingGradParams(rows), libsynapse.F32, sizes, dOut, list)
 	if o.Accumulate {
 		grad = b.add(b.wide(o.DTable), grad)
 	}
