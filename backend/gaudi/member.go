@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"octet/backend"
@@ -25,6 +26,9 @@ type member struct {
 	comms []communicator // that of all ranks first
 	stop  chan struct{}  // closed to end the goroutine
 	ended chan struct{}  // closed by the goroutine, which reads memory of the device
+
+	mu         sync.Mutex
+	connecting bool // in hcclCommInitRank: the goroutine does not tell whether the host waits
 }
 
 // communicator is that of the ranks of a group, of which this one is a member.
@@ -99,6 +103,8 @@ func (l *local) connectGroup(m *member, g backend.Group) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
 	}
+	m.setConnecting(true)
+	defer m.setConnecting(false)
 	var comm *libsynapse.Comm
 	err = w.Connect("hcclCommInitRank", func() (err error) {
 		comm, err = l.NewComm(ids[g.Member(w.Rank(), 0)], ranks, index)
@@ -138,13 +144,28 @@ func (m *member) watch(l *local) {
 		}
 		mark := l.mark()
 		m.group.AtOp(int(mark))
-		if l.waiting.Load() && mark > 0 {
-			name := l.collectives.name(mark)
-			m.group.Waits(&name)
-		} else {
-			m.group.Continues()
-		}
+		m.tellWait(l, mark)
 	}
+}
+
+// tellWait tells the group whether the host waits for the device.
+func (m *member) tellWait(l *local, mark uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.connecting:
+	case l.waiting.Load() && mark > 0:
+		name := l.collectives.name(mark)
+		m.group.Waits(&name)
+	default:
+		m.group.Continues()
+	}
+}
+
+func (m *member) setConnecting(on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.connecting = on
 }
 
 func (m *member) close() error {
