@@ -280,6 +280,26 @@ func TestTensorParallelIsRefused(t *testing.T) {
 	}
 }
 
+// Telemetry measures the first rank's parts of all casts, and its channels.
+func TestTensorParallelHealth(t *testing.T) {
+	c := divisible(t, "fp8-smooth")
+	c.Train.HealthEvery = 1
+	one := newTrainer(t, c, 1, false)
+	steps(t, one, 1)
+	want, err := one.Health(t.Context())
+	require.NoError(t, err)
+	tm := newTrainer(t, layout(c, 4, 2, 3), 1, false)
+	steps(t, tm, 1)
+	got, err := tm.Health(t.Context())
+	require.NoError(t, err)
+	require.Len(t, got.Casts, len(want.Casts))
+	for i, x := range got.Casts {
+		require.Equal(t, want.Casts[i].Name, x.Name)
+		require.InDelta(t, want.Casts[i].SQNR, x.SQNR, 3, x.Name)
+	}
+	require.Len(t, got.SwiGLU, len(want.SwiGLU))
+}
+
 // Recomputation repeats the gathers of a forward, and changes no bit.
 func TestTensorParallelRecomputes(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth", "fp8-smooth-token"} {
