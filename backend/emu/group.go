@@ -26,11 +26,11 @@ type group struct {
 	subsets   map[backend.Group]*processes // of these, for collectives of some ranks
 }
 
-// sharedMemory is what the ranks of a process share: a meeting for each set of ranks that has
+// sharedMemory is what the ranks of a process share: a barrier for each set of ranks that has
 // collectives.
 type sharedMemory struct {
 	mu       sync.Mutex
-	meetings map[ranksOf]*meeting
+	barriers map[ranksOf]*barrier
 }
 
 // ranksOf names a set of ranks: a group, and its first rank.
@@ -39,8 +39,8 @@ type ranksOf struct {
 	first int
 }
 
-// meeting is where the ranks of a set wait for each other.
-type meeting struct {
+// barrier is where the ranks of a set wait for each other.
+type barrier struct {
 	wake   []chan struct{} // by place in the set
 	offers []offer         // likewise
 
@@ -58,7 +58,7 @@ type offer struct {
 func (o offer) size() int { return max(len(o.f32), len(o.bytes)) }
 
 func newGroup(w *world.Group) (*group, error) {
-	create := func() any { return &sharedMemory{meetings: map[ranksOf]*meeting{}} }
+	create := func() any { return &sharedMemory{barriers: map[ranksOf]*barrier{}} }
 	s, inProcess := w.Shared(create).(*sharedMemory)
 	if !inProcess {
 		return joinProcesses(w)
@@ -66,8 +66,8 @@ func newGroup(w *world.Group) (*group, error) {
 	return &group{Group: w, shared: s}, nil
 }
 
-func newMeeting(ranks int) *meeting {
-	m := &meeting{offers: make([]offer, ranks)}
+func newBarrier(ranks int) *barrier {
+	m := &barrier{offers: make([]offer, ranks)}
 	for range ranks {
 		// One token is enough: a rank takes it before it arrives again.
 		m.wake = append(m.wake, make(chan struct{}, 1))
@@ -78,7 +78,7 @@ func newMeeting(ranks int) *meeting {
 // members are the ranks that a collective joins, as one of them sees them.
 type members struct {
 	*group
-	*meeting            // of ranks in this process
+	*barrier            // of ranks in this process
 	over     *processes // of ranks that are processes; else nil
 
 	of           backend.Group
@@ -102,10 +102,10 @@ func (g *group) members(of backend.Group) (*members, error) {
 	g.shared.mu.Lock()
 	defer g.shared.mu.Unlock()
 	key := ranksOf{of, of.Member(g.Rank(), 0)}
-	if g.shared.meetings[key] == nil {
-		g.shared.meetings[key] = newMeeting(ranks)
+	if g.shared.barriers[key] == nil {
+		g.shared.barriers[key] = newBarrier(ranks)
 	}
-	m.meeting = g.shared.meetings[key]
+	m.barrier = g.shared.barriers[key]
 	return m, nil
 }
 
