@@ -220,6 +220,10 @@ func settings(op backend.Op) (words []uint64) {
 			words = append(words, f.Uint())
 		case reflect.Float32, reflect.Float64:
 			words = append(words, math.Float64bits(f.Float()))
+		case reflect.Struct:
+			if g, ok := f.Interface().(backend.Group); ok {
+				words = append(words, uint64(g.Size), uint64(g.Stride))
+			}
 		}
 	}
 	return words

@@ -111,6 +111,15 @@ func (b *binder) swiGLU(o *backend.SwiGLU) ([]call, error) {
 	return b.shaped("swiglu", o, extent(o.Up)...)
 }
 
+var _ = implement((*binder).crossEntropy)
+
+func (b *binder) crossEntropy(o *backend.CrossEntropy) ([]call, error) {
+	if o.Stats != nil {
+		return b.shaped("cross_entropy_parts", o, extent(o.Logits)...)
+	}
+	return b.shaped("cross_entropy", o, extent(o.Logits)...)
+}
+
 var _ = implement((*binder).add)
 
 // add gives a bias a stride of 0, so that the kernel reads it for each row.

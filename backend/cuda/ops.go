@@ -67,6 +67,6 @@ var (
 	_ = implementShaped("embed_grad", func(o *backend.EmbedGrad) []int { return append(extent(o.DOut), o.DTable.Rows()) })
 	_ = implementShaped("cache_write", func(o *backend.CacheWrite) []int { return append(extent(o.X), o.Cache.Rows()) })
 
-	_ = implementShaped("cross_entropy", func(o *backend.CrossEntropy) []int { return extent(o.Logits) })
+	_ = implementShaped("softmax_stats", func(o *backend.SoftmaxStats) []int { return extent(o.Logits) })
 	_ = implementShaped("sum", func(o *backend.Sum) []int { return []int{1, o.X.Elems()} })
 )

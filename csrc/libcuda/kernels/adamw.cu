@@ -110,7 +110,7 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 	const Chunk c(t);
 	if (threadIdx.x < 3)
 		key[threadIdx.x] = a.rounding ? stream_key(a.control.i32(), t.state[threadIdx.x].name_key) : 0;
-	const u64 first = a.shard ? control_rank(a.control.i32()) * (u64)(t.rows * t.cols) : 0;
+	const u64 first = a.shard ? a.split.index(control_rank(a.control.i32())) * (u64)(t.rows * t.cols) : 0;
 	const bool blocked = t.state[1].block || t.state[2].block;
 	if (blocked)
 		blocks.find(t, r, c, a.pow2);

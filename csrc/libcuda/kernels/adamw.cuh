@@ -35,6 +35,7 @@ struct AdamWArgs {
 	Tensor control, step, coef, skip, mean_squares, amaxes; // amaxes: [3n], then scales
 	f64 beta1, beta2, eps, weight_decay, l2, clip_rms;
 	i64 eps_form, rounding, pow2, floor_v, amax_only, amax_given, shard;
+	Group split;
 	Rule *scratch;
 };
 

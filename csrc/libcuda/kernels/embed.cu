@@ -3,33 +3,35 @@
 #include "tile.cuh"
 
 struct EmbedArgs {
-	Tensor table, ids;
+	Tensor table, ids, control;
 	Casts out;
 	i64 rows, cols, vocab;
+	Group split;
 	void *scratch;
 };
 
-// embed writes a row of NaN for a token outside the table, so that the loss becomes NaN.
+// embed writes zeros for a token of another part of the table, and NaN for one outside the whole
+// table, so that the loss becomes NaN.
 KERNEL(embed, EmbedArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
 	Tile t(a.rows, a.cols, TILE_SPAN);
-	i64 id[TILE_EACH];
-	bool valid[TILE_EACH];
+	const Vocabulary part(a.split, a.control.i32(), a.vocab);
+	int id[TILE_EACH]; // the row, or one of these
+	enum { OTHER = -1, INVALID = -2 };
 #pragma unroll
 	for (int r = 0; r < TILE_EACH; r++) {
-		const i64 given = t.row + r < a.rows ? a.ids.i32()[t.row + r] : 0;
-		valid[r] = given >= 0 && given < a.vocab;
-		id[r] = valid[r] ? given : 0;
+		const i64 given = t.row + r < a.rows ? a.ids.i32()[t.row + r] : 0, row = given - part.first;
+		id[r] = row >= 0 && row < part.n ? (int)row : given >= 0 && given < part.all ? OTHER : INVALID;
 	}
 	for (; t.more(); t.next()) {
 		float v[TILE_EACH][8];
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++) {
-			load8(a.table, id[r], t.col, t.n(r), v[r]);
+			load8(a.table, max(id[r], 0), t.col, t.n(r), v[r]);
 #pragma unroll
 			for (int i = 0; i < 8; i++)
-				v[r][i] = valid[r] ? v[r][i] : __uint_as_float(0x7fc00000u);
+				v[r][i] = id[r] >= 0 ? v[r][i] : id[r] == OTHER ? 0.0f : __uint_as_float(0x7fc00000u);
 		}
 		out.store(t, v);
 	}
@@ -37,8 +39,9 @@ KERNEL(embed, EmbedArgs, TILE_THREADS, 2) {
 }
 
 struct EmbedGradArgs {
-	Tensor ids, dout, dtable;
+	Tensor ids, dout, control, dtable;
 	i64 rows, cols, vocab, accumulate;
+	Group split;
 	void *scratch;
 };
 
@@ -52,13 +55,15 @@ KERNEL(embed_grad_begin, EmbedGradArgs, FLAT_THREADS, 1) {
 }
 
 // embed_grad adds in token order: the block of an id's first token adds the rows of all
-// its tokens; other blocks return at once. Reading all ids is cheap compared with the
-// rows.
+// its tokens; other blocks, and those of an id of another part, return at once. Reading all ids
+// is cheap compared with the rows.
 KERNEL(embed_grad, EmbedGradArgs, FLAT_THREADS, 1) {
 	const int *ids = a.ids.i32();
 	const i64 token = blockIdx.x;
 	const int id = ids[token];
-	if (id < 0 || id >= a.vocab)
+	const Vocabulary part(a.split, a.control.i32(), a.vocab);
+	const i64 row = id - part.first;
+	if (row < 0 || row >= part.n)
 		return;
 	int earlier = 0;
 	for (i64 i = threadIdx.x; i < token; i += FLAT_THREADS)
@@ -67,7 +72,7 @@ KERNEL(embed_grad, EmbedGradArgs, FLAT_THREADS, 1) {
 		return;
 	const i64 col = (i64)blockIdx.y * 8 * FLAT_THREADS + threadIdx.x * 8;
 	const int n = (int)max(0ll, min(8ll, a.cols - col));
-	float *grad = a.dtable.out() + id * a.dtable.ld + col, sum[8];
+	float *grad = a.dtable.out() + row * a.dtable.ld + col, sum[8];
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		sum[i] = i < n ? grad[i] : 0.0f;

@@ -18,7 +18,7 @@
 //   - the operands in the order of the op's Go fields: a tensor as Tensor (4
 //     words, all zero for nil), a []Cast as Casts (50 words);
 //   - rows and cols of the op's first operand;
-//   - the op's plain fields in the order of Go, a bool as 0 or 1;
+//   - the op's plain fields in the order of Go, a bool as 0 or 1, a Group as Size and Stride;
 //   - the address of scratch memory, 0 if Launches.Scratch is 0.
 //
 // Some ops have other or additional words between cols and the plain fields:
@@ -142,9 +142,9 @@ type Launches struct {
 // Of returns the launches of the op of this name (snake case: "rms_norm_grad") for a
 // matrix of rows × cols, the two words of its arguments. ok is false for unknown names,
 // including those with functions of their own: rope, quantize, attention, attention_grad,
-// sum_squares, sum_parts, linear_update and adamw. Two ops have a second kernel for one of their cases:
-// "amax_columns" for column maxima, "swiglu_by_row" for a TokenScale. "magnitudes" is
-// applied to AllReduce's X before a maximum over ranks.
+// sum_squares, sum_parts, linear_update and adamw. Three ops have a second kernel for one of their cases:
+// "amax_columns" for column maxima, "swiglu_by_row" for a TokenScale, "cross_entropy_parts" for Stats.
+// "magnitudes" is applied to AllReduce's X before a maximum over ranks.
 func Of(op string, rows, cols int) (l Launches, ok bool) {
 	shape, ok := shapes[op]
 	if !ok {
@@ -198,6 +198,13 @@ func one(name, source string) shape {
 
 func flat(name, source string, blocks int) Kernel {
 	return Kernel{name, source, [3]int{blocks, 1, 1}, flatThreads, 0}
+}
+
+// losses is a kernel of the loss, a block for each row.
+func losses(name string) shape {
+	return func(rows, _ int) Launches {
+		return Launches{Kernels: []Kernel{{name, "loss.cu", [3]int{rows, 1, 1}, lossThreads, 0}}}
+	}
 }
 
 // strips is a pair of kernels: column maxima by strips of rows, and their reduction over
@@ -271,10 +278,11 @@ var shapes = map[string]shape{
 	},
 	"cache_write": tiles("cache_write", "embed.cu"),
 
-	"cross_entropy": func(rows, _ int) Launches {
-		return Launches{Kernels: []Kernel{{"cross_entropy", "loss.cu", [3]int{rows, 1, 1}, lossThreads, 0}}}
-	},
-	"sum":       one("sum", "loss.cu"),
+	"cross_entropy":       losses("cross_entropy"),
+	"cross_entropy_parts": losses("cross_entropy_parts"),
+	"softmax_stats":       losses("softmax_stats"),
+	"sum":                 one("sum", "loss.cu"),
+
 	"step_gate": one("step_gate", "optimizer.cu"),
 	"row_cosine": func(rows, _ int) Launches {
 		return Launches{Kernels: []Kernel{flat("row_cosine", "norm.cu", ceilDiv(rows, flatThreads/32))}}

@@ -76,6 +76,27 @@ __device__ inline float control_lr(const int *c) { return __int_as_float(c[6]); 
 __device__ inline float control_inv_tokens(const int *c) { return c ? __int_as_float(c[7]) : 0.0f; }
 __device__ inline i64 control_position(const int *c) { return c ? c[8] : 0; }
 
+// ---- ranks that have the parts of a tensor ----
+
+// Group is backend.Group: size ranks, stride apart. Size 0 is all ranks.
+struct Group {
+	i64 size, stride;
+
+	// index returns the place of a rank in its group.
+	__device__ u64 index(u64 rank) const { return size ? (u32)rank / (u32)stride % (u32)size : rank; }
+};
+
+// Vocabulary is the n elements of a vocabulary that this rank has: a part if there is a split,
+// else all of them.
+struct Vocabulary {
+	i64 first, n, all; // its first element in the whole, and the size of the whole
+
+	__device__ Vocabulary(const Group &split, const int *control, i64 n)
+		: first(split.size ? (i64)split.index(control_rank(control)) * n : 0), n(n), all(split.size ? split.size * n : n) {}
+	// valid returns how many elements are among the first end of the whole.
+	__device__ i64 valid(i64 end) const { return max(0ll, min(n, end - first)); }
+};
+
 // ---- magnitudes ----
 
 // The bits of |x| are ordered like magnitudes, with NaN above infinity (fp8.MaxAmax):

@@ -91,6 +91,7 @@ KERNEL(push_history, PushHistoryArgs, FLAT_THREADS, 1) {
 struct MagnitudesArgs {
 	Tensor x;
 	i64 rows, cols, reduce;
+	Group group;
 	void *scratch;
 };
 
