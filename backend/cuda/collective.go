@@ -12,6 +12,10 @@ type collective struct {
 	from, to uint64
 	n        int // this rank's share: FP32 elements for reductions, otherwise bytes
 
+	// group has the ranks, as joined returns it; their number is 0 if unknown.
+	group backend.Group
+	ranks int
+
 	// name is the collective's name in error messages. mark is the address of its two marks,
 	// which the device copies to the host before and after the collective.
 	name string
@@ -29,12 +33,35 @@ const (
 	allToAll
 )
 
-// Collectives run on the stream of all other calls; the queues of their nodes are ignored.
+// joined returns the ranks that the collective of a node joins, of so many in all, and their number.
+// The zero group is all ranks, also where the op lists them.
+func joined(n *backend.Node, all int) (g backend.Group, ranks int, err error) {
+	_, _, g = backend.Exchanged(n.Op)
+	if ranks, err = g.Ranks(all); err != nil {
+		return g, 0, unsupported(n, "%v", err)
+	}
+	if ranks == all {
+		g = backend.Group{}
+	}
+	return g, ranks, nil
+}
 
-var _ = implementNode((*binder).allReduce)
+// implementCollective adds a collective. bind gets one that has its ranks only. Collectives run on
+// the stream of all other calls; the queues of their nodes are ignored.
+func implementCollective[O backend.Op](bind func(*binder, *backend.Node, O, collective) ([]call, error), blockScaled ...string) struct{} {
+	return implementNode(func(b *binder, n *backend.Node, o O) ([]call, error) {
+		g, ranks, err := joined(n, b.ranks)
+		if err != nil {
+			return nil, err
+		}
+		return bind(b, n, o, collective{group: g, ranks: ranks})
+	}, blockScaled...)
+}
 
-func (b *binder) allReduce(n *backend.Node, o *backend.AllReduce) ([]call, error) {
-	c := collective{kind: allReduceSum, from: b.address(o.X), to: b.address(o.X), n: o.X.Elems()}
+var _ = implementCollective((*binder).allReduce)
+
+func (b *binder) allReduce(n *backend.Node, o *backend.AllReduce, c collective) ([]call, error) {
+	c.kind, c.from, c.to, c.n = allReduceSum, b.address(o.X), b.address(o.X), o.X.Elems()
 	if o.Reduce == backend.ReduceSum {
 		return b.rendezvous(n, o.X, c), nil
 	}
@@ -45,32 +72,35 @@ func (b *binder) allReduce(n *backend.Node, o *backend.AllReduce) ([]call, error
 	return append(calls, b.rendezvous(n, o.X, c)...), err
 }
 
-var _ = implementNode((*binder).reduceScatter)
+var _ = implementCollective((*binder).reduceScatter)
 
-func (b *binder) reduceScatter(n *backend.Node, o *backend.ReduceScatter) ([]call, error) {
-	if b.ranks > 0 && o.X.Elems() != o.Out.Elems()*b.ranks {
-		return nil, unsupported(n, "with %d ranks, X is %s and Out is %s", b.ranks, o.X, o.Out)
+func (b *binder) reduceScatter(n *backend.Node, o *backend.ReduceScatter, c collective) ([]call, error) {
+	if c.ranks > 0 && o.X.Elems() != o.Out.Elems()*c.ranks {
+		return nil, unsupported(n, "with %d ranks, X is %s and Out is %s", c.ranks, o.X, o.Out)
 	}
-	return b.rendezvous(n, o.X, collective{kind: reduceScatter, from: b.address(o.X), to: b.address(o.Out), n: o.Out.Elems()}), nil
+	c.kind, c.from, c.to, c.n = reduceScatter, b.address(o.X), b.address(o.Out), o.Out.Elems()
+	return b.rendezvous(n, o.X, c), nil
 }
 
-var _ = implementNode((*binder).allGather, "X", "Out")
+var _ = implementCollective((*binder).allGather, "X", "Out")
 
-func (b *binder) allGather(n *backend.Node, o *backend.AllGather) ([]call, error) {
-	if b.ranks > 0 && o.Out.Elems() != o.X.Elems()*b.ranks {
-		return nil, unsupported(n, "with %d ranks, X is %s and Out is %s", b.ranks, o.X, o.Out)
+func (b *binder) allGather(n *backend.Node, o *backend.AllGather, c collective) ([]call, error) {
+	if c.ranks > 0 && o.Out.Elems() != o.X.Elems()*c.ranks {
+		return nil, unsupported(n, "with %d ranks, X is %s and Out is %s", c.ranks, o.X, o.Out)
 	}
-	return b.rendezvous(n, o.X, collective{kind: allGather, from: b.address(o.X), to: b.address(o.Out), n: int(o.X.Bytes())}), nil
+	c.kind, c.from, c.to, c.n = allGather, b.address(o.X), b.address(o.Out), int(o.X.Bytes())
+	return b.rendezvous(n, o.X, c), nil
 }
 
-var _ = implementNode((*binder).allToAll, "X", "Out")
+var _ = implementCollective((*binder).allToAll, "X", "Out")
 
-func (b *binder) allToAll(n *backend.Node, o *backend.AllToAll) ([]call, error) {
-	part, err := o.PartBytes(max(1, b.ranks))
+func (b *binder) allToAll(n *backend.Node, o *backend.AllToAll, c collective) ([]call, error) {
+	part, err := o.PartBytes(max(1, c.ranks))
 	if err != nil {
 		return nil, unsupported(n, "%v", err)
 	}
-	return b.rendezvous(n, o.X, collective{kind: allToAll, from: b.address(o.X), to: b.address(o.Out), n: int(part)}), nil
+	c.kind, c.from, c.to, c.n = allToAll, b.address(o.X), b.address(o.Out), int(part)
+	return b.rendezvous(n, o.X, c), nil
 }
 
 // rendezvous gives a collective its name and mark.

@@ -102,7 +102,7 @@ func (d *device) arithmetic() string {
 		text += "+attention-mma"
 	}
 	if d.member != nil {
-		text += "+nccl" + d.comm.Version
+		text += "+nccl" + d.comms[0].Version
 	}
 	if mark := d.chosen.fingerprint(); mark != "" {
 		text += "+algorithms-" + mark

@@ -13,9 +13,12 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// Load allocates variables and binds programs to the device. One block holds their temps,
+// Load connects the ranks of collectives, allocates variables and binds programs to the device. One block holds their temps,
 // cuBLASLt's workspace, the scratch memory of kernels and their tables.
 func (d *device) Load(programs ...*backend.Program) (list []backend.Executable, err error) {
+	if err := d.connectGroups(programs); err != nil {
+		return nil, err
+	}
 	err = d.withChoices(func() error {
 		list, err = d.load(programs)
 		return err

@@ -22,21 +22,21 @@ import (
 //     that waits for a device which computes does not wait for other ranks.
 //   - It samples the mark more often to measure the device's time in collectives, without a
 //     call to the driver.
-//   - An error of the device or of NCCL's communicator ends the group.
-//   - When the group has ended, it aborts the communicator, so that the host's waits return.
+//   - An error of the device or of an NCCL communicator ends the group.
+//   - When the group has ended, it aborts the communicators, so that the host's waits return.
 //     The memory that an aborted kernel writes, and everything computed from it, is invalid,
 //     so reads fail, too.
 type member struct {
 	group *world.Group
-	comm  *libcuda.Comm
+	communicators
 
 	using sync.Mutex               // held during NCCL calls
 	names atomic.Pointer[[]string] // of the device's collectives, see collectiveOf
 
 	closing  chan struct{} // closed to end the goroutine
 	watched  chan struct{} // closed when it has ended
-	release  sync.Once     // frees the communicator
-	released chan struct{} // closed when it is free
+	release  sync.Once     // frees the communicators
+	released chan struct{} // closed when they are free
 }
 
 const (
@@ -44,10 +44,10 @@ const (
 	// sampleEvery is short against ten steps, over which the times are averaged. A sample is a read
 	// of host memory.
 	sampleEvery = 5 * time.Millisecond
-	// releaseTimeout is how long Close waits until NCCL's communicator is freed. On a lost
+	// releaseTimeout is how long Close waits until the communicators are freed. On a lost
 	// device that may never happen.
 	releaseTimeout = 10 * time.Second
-	// callTimeout is how long an abort waits for an NCCL call that uses the communicator.
+	// callTimeout is how long an abort waits for an NCCL call that uses a communicator.
 	// Calls that enqueue work take microseconds; one that takes longer waits within NCCL
 	// for a missing rank, and only an abort ends it.
 	callTimeout = time.Second
@@ -58,34 +58,13 @@ func (d *device) join(g *world.Group) error {
 	if l := nccl(d.Version); !l.OK {
 		return fmt.Errorf("%w that %d ranks can use: NCCL cannot be loaded: %s; %s, set train.ranks = 1", backend.ErrNoDevice, g.Size(), l.Detail, l.Fix)
 	}
-	// Exchange, Connect and their errors have no other deadline than the group's.
-	ctx := context.Background()
-	var id []byte
-	var err error
-	if g.Rank() == 0 {
-		if id, err = libcuda.UniqueID(d.Version); err != nil {
-			return fmt.Errorf("connect %d GPUs: %w (set NCCL_DEBUG=WARN for details)", g.Size(), err)
-		}
-	}
-	ids, err := g.Exchange(ctx, "NCCL's unique id", id)
-	if err != nil {
-		return fmt.Errorf("%w: %w", backend.ErrDeviceLost, err)
-	}
-	var comm *libcuda.Comm
-	err = g.Connect("ncclCommInitRank", func() (err error) {
-		comm, err = libcuda.NewComm(d.gpu.Device, ids[0], g.Rank(), g.Size())
+	d.member = &member{group: g, closing: make(chan struct{}), watched: make(chan struct{}), released: make(chan struct{})}
+	if err := d.connect(backend.Group{}); err != nil {
+		d.member = nil
 		return err
-	})
-	if ended := g.Err(); ended != nil {
-		d.connecting = true
-		return fmt.Errorf("cuda: %w: %w", backend.ErrDeviceLost, ended)
 	}
-	if err != nil {
-		return fmt.Errorf("connect GPU %s as rank %d of %d: %w (set NCCL_DEBUG=WARN for details)", d.Name, g.Rank(), g.Size(), err)
-	}
-	d.member = &member{group: g, comm: comm, closing: make(chan struct{}), watched: make(chan struct{}), released: make(chan struct{})}
 	d.spec.Arithmetic = d.arithmetic()
-	if err := g.Compare(ctx, world.Identity{{Name: "GPU and its libraries", Value: d.spec.Arithmetic}}); err != nil {
+	if err := g.Compare(context.Background(), world.Identity{{Name: "GPU and its libraries", Value: d.spec.Arithmetic}}); err != nil {
 		return err
 	}
 	go d.member.watch(d, d.stream)
@@ -173,9 +152,9 @@ func (m *member) collectiveOf(mark uint64) (name *string, in bool) {
 	return &(*names)[(mark-1)/2], mark%2 == 1
 }
 
-// poll returns an error of the communicator or of the device, without waiting for them.
+// poll returns an error of a communicator or of the device, without waiting for them.
 func (m *member) poll(d *device, s *libcuda.Stream) error {
-	err := m.comm.Err()
+	err := m.err()
 	if err == nil && d.recording.TryLock() { // querying a captured stream would invalidate the graph
 		_, err = s.Idle()
 		d.recording.Unlock()
@@ -183,8 +162,8 @@ func (m *member) poll(d *device, s *libcuda.Stream) error {
 	return err
 }
 
-// abort frees the communicator, which ends the collectives that the device waits in. NCCL keeps
-// it while graphs use it, so that abort may return after the graphs were closed.
+// abort frees the communicators, which ends the collectives that the device waits in. NCCL keeps
+// them while graphs use them, so that it may free them after the graphs were closed.
 func (m *member) abort() {
 	m.release.Do(func() {
 		if lockWithin(&m.using, callTimeout) {
@@ -192,7 +171,7 @@ func (m *member) abort() {
 		}
 		go func() {
 			defer close(m.released)
-			_ = m.comm.Abort() // the group's error is the cause
+			m.communicators.abort()
 		}()
 	})
 }
@@ -213,7 +192,7 @@ func (m *member) stop() {
 	<-m.watched
 }
 
-// close frees the communicator, after the graphs were closed.
+// close frees the communicators, after the graphs were closed.
 func (m *member) close() {
 	if m.group.Err() != nil {
 		m.abort() // the watch may have stopped before it saw that the group ended
@@ -221,7 +200,7 @@ func (m *member) close() {
 	m.release.Do(func() {
 		go func() {
 			defer close(m.released)
-			_ = m.comm.Destroy() // returns when all ranks have called it
+			m.destroy()
 		}()
 	})
 	select {
@@ -287,10 +266,10 @@ func (d *device) setMarks(marks []string) {
 	}
 }
 
-// runCollective enqueues a collective. A single rank copies its input at most.
+// runCollective enqueues a collective. A group of one rank copies its input at most.
 func (d *device) runCollective(c *collective) error {
 	from, to := libcuda.Ptr(c.from), libcuda.Ptr(c.to)
-	if d.member == nil {
+	if d.member == nil || c.ranks == 1 {
 		bytes := c.n
 		if c.kind == reduceScatter {
 			bytes *= 4
@@ -322,16 +301,17 @@ func (d *device) sendMark(mark uint64) error {
 
 // communicate enqueues NCCL's part of a collective.
 func (d *device) communicate(c *collective, to, from libcuda.Ptr) error {
+	comm := d.among(c.group)
 	switch c.kind {
 	case allReduceSum:
-		return d.comm.AllReduceSum(d.stream, to, c.n)
+		return comm.AllReduceSum(d.stream, to, c.n)
 	case allReduceMax:
-		return d.comm.AllReduceMax(d.stream, to, c.n)
+		return comm.AllReduceMax(d.stream, to, c.n)
 	case reduceScatter:
-		return d.comm.ReduceScatterSum(d.stream, to, from, c.n)
+		return comm.ReduceScatterSum(d.stream, to, from, c.n)
 	case allToAll:
-		return d.comm.AllToAll(d.stream, to, from, c.n)
+		return comm.AllToAll(d.stream, to, from, c.n)
 	default:
-		return d.comm.AllGather(d.stream, to, from, c.n)
+		return comm.AllGather(d.stream, to, from, c.n)
 	}
 }
