@@ -103,3 +103,17 @@ func TestGroupsThatDoNotDivideTheRanks(t *testing.T) {
 		return d.Close()
 	}))
 }
+
+// Ranks whose libraries or kernels differ do not start.
+func TestRanksThatComputeDifferently(t *testing.T) {
+	standIns(t)
+	standin.Set(t, "STANDIN_GPUS", "2")
+	err := world.Each(world.Local(2, time.Minute), func(g *world.Group) error {
+		d, err := open([]string{"", "attention=mma"}[g.Rank()], backend.Options{Group: g})
+		if err == nil {
+			err = d.Close()
+		}
+		return err
+	})
+	require.ErrorContains(t, err, "rank 1: its GPU and its libraries differs: ")
+}

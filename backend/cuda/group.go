@@ -63,12 +63,9 @@ func (d *device) join(g *world.Group) error {
 		d.member = nil
 		return err
 	}
+	go d.member.watch(d, d.stream) // Close waits for its end, also after an error
 	d.spec.Arithmetic = d.arithmetic()
-	if err := g.Compare(context.Background(), world.Identity{{Name: "GPU and its libraries", Value: d.spec.Arithmetic}}); err != nil {
-		return err
-	}
-	go d.member.watch(d, d.stream)
-	return nil
+	return g.Compare(context.Background(), world.Identity{{Name: "GPU and its libraries", Value: d.spec.Arithmetic}})
 }
 
 // withChoices calls load. Of several ranks, rank 0 times the algorithms of GEMMs, and
