@@ -14,49 +14,50 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each patch adds one thing to the tree. The tree with the patch builds and trains ten steps
-// with it, and the patch touches no more files than CONTRIBUTING.md says.
+// addition is a patch that adds one thing to the tree. It touches no more files than CONTRIBUTING.md says.
+type addition struct {
+	name  string
+	files int
+	train []string // arguments of ten steps with it
+}
+
+// The tree with additions builds and trains with each. Additions to different files share a tree.
 func TestAdditionsTouchFewFiles(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git, which applies the patches, is not installed")
 	}
-	for name, addition := range map[string]struct {
-		files int
-		train []string
-		tests func(t *testing.T, p patched)
-	}{
+	for _, list := range [][]addition{{
 		// An element op and its gradient, used as an activation: the ops with their loops in Go
 		// and CUDA C++, their graphs on gaudi, their conformance cases, a row of activations.
-		"op": {4, []string{"model.activation=squared-relu", "--recipe", "fp8-delayed"}, nil},
-		// The same for two more ops, in float64 and with a kernel for each instruction set and
-		// for CUDA.
-		"kernel": {14, []string{"model.activation=reglu", "--recipe", "fp8-delayed"}, testReGLU},
-		"recipe": {1, []string{"--recipe", "fp8-up-bf16"}, nil},
-		// A number format, a granularity and a scale format: by name only, without a patch.
-		"parametric": {0, []string{"--recipe", "testdata/additions/parametric.toml"}, nil},
+		{"op", 4, []string{"model.activation=squared-relu", "--recipe", "fp8-delayed"}},
+		{"recipe", 1, []string{"--recipe", "fp8-up-bf16"}},
 		// A number format and a rule for scales that have names of their own.
-		"format": {2, []string{"--recipe", "testdata/additions/format.toml"}, nil},
-		"scale":  {2, []string{"--recipe", "testdata/additions/scale.toml"}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := patched{name: name}
-			if addition.files > 0 {
-				p = patch(t, filepath.Join("testdata", "additions", name+".patch"))
-			}
-			require.LessOrEqual(t, p.files, addition.files)
-			binary := filepath.Join(t.TempDir(), "octet")
-			p.run(t, nil, "build", "-buildvcs=false", "-o", binary, ".")
-			args := append([]string{
-				"train", "--backend", "emu", "--steps", "10", "--out", filepath.Join(t.TempDir(), "run"),
-				"data.paths=README.md", "data.seq=32", "train.micro_batch=4", "model.layers=1", "model.dim=32", "model.heads=2", "model.kv_heads=2", "model.ffn=48",
-			}, addition.train...)
-			out, err := exec.Command(binary, args...).CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			require.Contains(t, string(out), "step-00000010")
-			if addition.tests != nil && !testing.Short() {
-				addition.tests(t, p)
-			}
-		})
+		{"format", 2, []string{"--recipe", "testdata/additions/format.toml"}},
+		{"scale", 2, []string{"--recipe", "testdata/additions/scale.toml"}},
+		// A number format, a granularity and a scale format: by name only, without a patch.
+		{"parametric", 0, []string{"--recipe", "testdata/additions/parametric.toml"}},
+	}, {
+		// Two more ops, in float64 and with a kernel for each instruction set and for CUDA.
+		{"kernel", 14, []string{"model.activation=reglu", "--recipe", "fp8-delayed"}},
+	}} {
+		p := patch(t, list)
+		binary := filepath.Join(t.TempDir(), "octet")
+		p.run(t, nil, "build", "-buildvcs=false", "-o", binary, ".")
+		for _, a := range list {
+			t.Run(a.name, func(t *testing.T) {
+				require.LessOrEqual(t, p.files[a.name], a.files)
+				args := append([]string{
+					"train", "--backend", "emu", "--steps", "10", "--out", filepath.Join(t.TempDir(), "run"),
+					"data.paths=README.md", "data.seq=32", "train.micro_batch=4", "model.layers=1", "model.dim=32", "model.heads=2", "model.kv_heads=2", "model.ffn=48",
+				}, a.train...)
+				out, err := exec.Command(binary, args...).CombinedOutput()
+				require.NoError(t, err, "%s", out)
+				require.Contains(t, string(out), "step-00000010")
+				if a.name == "kernel" && !testing.Short() {
+					testReGLU(t, p)
+				}
+			})
+		}
 	}
 }
 
@@ -84,10 +85,10 @@ func testReGLU(t *testing.T, p patched) {
 	}
 }
 
-// patched is the tree with a patch, which go reads through an overlay.
+// patched is the tree with patches, which go reads through an overlay.
 type patched struct {
-	name, overlay string
-	files         int // that the patch changes
+	overlay string
+	files   map[string]int // that a patch changes, by its name
 }
 
 var changed = regexp.MustCompile(`(?m)^\+\+\+ b/(.+)$`)
@@ -98,43 +99,50 @@ Mend the rest, then renew the patch:
 	git add -N . && git diff -U1 >new.patch && git reset && git apply -R new.patch && mv new.patch %[1]s
 %[2]s`
 
-func patch(t *testing.T, name string) patched {
+// patch returns the tree with the patches of a list, those without a file aside.
+func patch(t *testing.T, list []addition) patched {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	require.NoError(t, err)
 	dir, err := os.Getwd()
 	require.NoError(t, err)
-	temp, replace := t.TempDir(), map[string]string{}
-	for _, m := range changed.FindAllStringSubmatch(string(text), -1) {
-		target := filepath.Join(temp, m[1])
-		replace[filepath.Join(dir, m[1])] = target
-		require.NoError(t, os.MkdirAll(filepath.Dir(target), 0o700))
-		if old, err := os.ReadFile(m[1]); err == nil { // else the patch adds the file
-			require.NoError(t, os.WriteFile(target, old, 0o600))
+	temp, replace, files := t.TempDir(), map[string]string{}, map[string]int{}
+	for _, a := range list {
+		if a.files == 0 {
+			continue
 		}
+		name := filepath.Join("testdata", "additions", a.name+".patch")
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, m := range changed.FindAllStringSubmatch(string(text), -1) {
+			files[a.name]++
+			target := filepath.Join(temp, m[1])
+			require.NotContains(t, replace, filepath.Join(dir, m[1]), "two patches of a tree change a file")
+			replace[filepath.Join(dir, m[1])] = target
+			require.NoError(t, os.MkdirAll(filepath.Dir(target), 0o700))
+			if old, err := os.ReadFile(m[1]); err == nil { // else the patch adds the file
+				require.NoError(t, os.WriteFile(target, old, 0o600))
+			}
+		}
+		apply := exec.Command("git", "apply", filepath.Join(dir, name))
+		apply.Dir = temp
+		apply.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(temp))
+		out, err := apply.CombinedOutput()
+		require.NoError(t, err, renew, name, out)
 	}
-	apply := exec.Command("git", "apply", filepath.Join(dir, name))
-	apply.Dir = temp
-	apply.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(temp))
-	out, err := apply.CombinedOutput()
-	require.NoError(t, err, renew, name, out)
 	overlay := filepath.Join(temp, "overlay.json")
-	list, err := json.Marshal(map[string]any{"Replace": replace})
+	text, err := json.Marshal(map[string]any{"Replace": replace})
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(overlay, list, 0o600))
-	return patched{name, overlay, len(replace)}
+	require.NoError(t, os.WriteFile(overlay, text, 0o600))
+	return patched{overlay, files}
 }
 
 // run runs a command of go in the patched tree and returns its output.
 func (p patched) run(t *testing.T, env []string, command string, args ...string) string {
 	t.Helper()
-	if p.overlay != "" {
-		args = append([]string{"-overlay", p.overlay}, args...)
-	}
+	args = append([]string{"-overlay", p.overlay}, args...)
 	c := exec.Command("go", append([]string{command}, args...)...)
 	c.Env = append(os.Environ(), env...)
 	out, err := c.CombinedOutput()
-	require.NoError(t, err, renew, p.name, out)
+	require.NoError(t, err, "%s", out)
 	return string(out)
 }
 

@@ -226,7 +226,10 @@ func TestManyRanks(t *testing.T) {
 	_, err = parseManifest(text)
 	require.NoError(t, err)
 
-	const ranks = 7_500
+	ranks := 600 // more than files that stay open
+	if os.Getenv("OCTET_LONG") != "" {
+		ranks = 7_500
+	}
 	restore := disk.Intercept(func(c disk.Change) error {
 		if c.Op == disk.Sync { // 15,000 syncs would take minutes
 			return nil

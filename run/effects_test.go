@@ -234,6 +234,10 @@ func effects(weights, otherText, prepared, preferences string) map[string]effect
 			see: programs, edit: func(c *train.Config) { c.Train.ZeroStage = 1 },
 			base: func(c *train.Config) { c.Train.Ranks = 2 },
 		},
+		"train.tensor_parallel": {
+			see: programs, edit: func(c *train.Config) { c.Train.Tensor = 2 },
+			base: func(c *train.Config) { c.Train.Ranks, c.Model.FFN = 2, 64 },
+		},
 		"train.eval_every":   {see: metrics, edit: func(c *train.Config) { c.Train.EvalEvery = 1 }},
 		"train.health_every": {see: metrics, edit: func(c *train.Config) { c.Train.HealthEvery = 2 }, base: delayed},
 		"train.recompute":    {see: programs, edit: func(c *train.Config) { c.Train.Recompute = "block" }},

@@ -19,7 +19,7 @@ func TestDefault(t *testing.T) {
 			ExpertsPerToken: 2, ExpertCapacity: 1.25, RouterAuxLoss: 0.01,
 		},
 		Data:  Data{Seq: 256, ValBytes: 200000, Packing: "stream", Loss: "all", Attention: "causal"},
-		Train: Loop{Steps: 1800, Objective: "cross-entropy", DPOBeta: 0.1, MicroBatch: 8, Accumulate: 1, Ranks: 1, EvalEvery: 200, HealthEvery: 100, Recompute: "none", OnNonfinite: 10, OnSpike: "log"},
+		Train: Loop{Steps: 1800, Objective: "cross-entropy", DPOBeta: 0.1, MicroBatch: 8, Accumulate: 1, Ranks: 1, Tensor: 1, EvalEvery: 200, HealthEvery: 100, Recompute: "none", OnNonfinite: 10, OnSpike: "log"},
 		Optimizer: Optimizer{
 			LR: 2e-3, MinLR: 2e-4, Warmup: 0.05, Schedule: "cosine", Betas: [2]float64{0.9, 0.95},
 			Eps: 1e-8, EpsForm: "hat", WeightDecay: 0.1, Clip: 1, LossScale: 65536,

@@ -73,7 +73,7 @@
 // # Shared layers
 //
 // With train.tensor_parallel = n, groups of n consecutive ranks share each layer and read the same
-// batches (tensor parallelism with sequence parallelism, package nn, tensor_parallel.go). Ranks at the same
+// batches (tensor parallelism with sequence parallelism, see [nn.Split]). Ranks at the same
 // place in their groups have the same parts of parameters; ZeRO divides such a part among them. The
 // programs of all ranks are equal: an op that has a part of the vocabulary finds out which one from
 // [backend.Control]. Checkpoints hold full tensors and do not depend on the layout.

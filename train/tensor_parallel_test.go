@@ -262,7 +262,7 @@ func TestTensorParallelTraffic(t *testing.T) {
 
 func TestTensorParallelIsRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"train.tensor_parallel = 3 does not divide train.ranks = 4": func(c *Config) { c.Train.Tensor = 3 },
+		"train.tensor_parallel = 4 does not divide train.ranks = 6": func(c *Config) { c.Train.Ranks = 6 },
 		"model.heads = 6 is not a multiple of 4":                    func(c *Config) { c.Model.Heads, c.Model.KVHeads, c.Model.Dim = 6, 6, 96 },
 		"model.kv_heads = 2 is not a multiple of 4":                 func(c *Config) { c.Model.KVHeads = 2 },
 		"model.ffn = 112 is not a multiple of 64":                   func(c *Config) { c.Model.FFN = 112 },
