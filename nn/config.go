@@ -111,6 +111,9 @@ func (c Config) validateTensor() error {
 	if c.Tensor < 2 {
 		return nil
 	}
+	if c.MoE.Experts > 0 {
+		return fmt.Errorf("model.experts = %d with train.tensor_parallel = %d: ranks do not share experts; use train.tensor_parallel = 1, and train.zero_stage = 3 to save memory", c.MoE.Experts, c.Tensor)
+	}
 	for _, f := range []struct {
 		key     string
 		n, unit int
@@ -123,9 +126,6 @@ func (c Config) validateTensor() error {
 		if f.n%f.unit != 0 {
 			return fmt.Errorf("%s = %d is not a multiple of %d, which train.tensor_parallel = %d needs", f.key, f.n, f.unit, c.Tensor)
 		}
-	}
-	if c.MoE.Experts > 0 {
-		return fmt.Errorf("model.experts = %d with train.tensor_parallel = %d: ranks do not share experts; use train.zero_stage = 3", c.MoE.Experts, c.Tensor)
 	}
 	return nil
 }

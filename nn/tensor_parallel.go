@@ -106,11 +106,11 @@ func (b *Base) checkTensor() error {
 	}
 	for _, l := range b.linears {
 		if l.l1 != 0 {
-			return fmt.Errorf("%s: l1_bits needs whole rows of weights on every rank (use train.tensor_parallel 1)", l.Scope)
+			return fmt.Errorf("%s: l1_bits needs whole rows of weights on every rank; use train.tensor_parallel = 1", l.Scope)
 		}
 		for _, c := range l.Grads() {
 			if c.Scaling == recipe.Direction {
-				return fmt.Errorf("%s: scaling direction needs whole gradients on every rank (use train.tensor_parallel 1)", l.Scope)
+				return fmt.Errorf("%s: scaling direction needs whole gradients on every rank; use train.tensor_parallel = 1", l.Scope)
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func (b *Base) checkTensor() error {
 // CheckTokens reports a number of tokens in a micro-batch that the ranks of a tensor group cannot divide.
 func (b *Base) CheckTokens(n int) error {
 	if n%b.tensor() != 0 {
-		return fmt.Errorf("a micro-batch has %d tokens, which %d ranks cannot divide into equal parts (choose a multiple of train.tensor_parallel for train.micro_batch times data.seq)", n, b.tensor())
+		return fmt.Errorf("a micro-batch has %d tokens, which the %[2]d ranks of a group cannot divide into equal parts; use a train.micro_batch or data.seq with a multiple of train.tensor_parallel = %[2]d tokens", n, b.tensor())
 	}
 	return nil
 }

@@ -48,11 +48,12 @@ func checkResumed(dir string, c train.Config) error {
 	if err != nil {
 		return err
 	}
-	// Checkpoints fit any layout.
+	// Checkpoints fit any layout, and with another one the tokens of a step stay the same by these.
 	before.Train.Ranks, before.Train.Tensor, before.Train.ZeroStage = c.Train.Ranks, c.Train.Tensor, c.Train.ZeroStage
+	before.Train.MicroBatch, before.Train.Accumulate = c.Train.MicroBatch, c.Train.Accumulate
 	differing, err := config.Differences(config.Keys(), before, c)
 	if err == nil && len(differing) > 0 {
-		err = fmt.Errorf("%s holds a run with another configuration: %s; of a resumed run only train.steps, train.ranks, train.tensor_parallel and train.zero_stage may change", dir, strings.Join(differing, ", "))
+		err = fmt.Errorf("%s holds a run with another configuration: %s; of a resumed run only train.steps, train.ranks, train.tensor_parallel, train.zero_stage, train.micro_batch and train.accumulate may change", dir, strings.Join(differing, ", "))
 	}
 	return err
 }

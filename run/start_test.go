@@ -158,7 +158,7 @@ func TestResumeWithAnotherConfig(t *testing.T) {
 	c.Train.Steps, c.Optimizer.LR = 2, c.Optimizer.LR/2
 	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu"})
 	require.ErrorContains(t, err, "holds a run with another configuration: optimizer.lr is ")
-	require.ErrorContains(t, err, "only train.steps, train.ranks, train.tensor_parallel and train.zero_stage may change")
+	require.ErrorContains(t, err, "only train.steps, train.ranks, train.tensor_parallel, train.zero_stage, train.micro_batch and train.accumulate may change")
 	require.Equal(t, before, contents(t, dir))
 
 	_, err = Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "absent"), Resume: true, Backend: "emu"})

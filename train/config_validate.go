@@ -267,12 +267,20 @@ func (v *validator) text(key, s string) {
 	}
 }
 
+// errTensorRanks is the error of ranks that do not divide into groups that share layers.
+func errTensorRanks(l Loop) error {
+	return fmt.Errorf("train.tensor_parallel = %d does not divide train.ranks = %d; use train.tensor_parallel = 1, or ranks that it divides", l.Tensor, l.Ranks)
+}
+
 func (v *validator) loop(l Loop) {
 	inRange(v, "train.steps", l.Steps, 1, maxCount)
 	inRange(v, "train.accumulate", l.Accumulate, 1, maxSize)
 	inRange(v, "train.ranks", l.Ranks, 1, cost.MaxDevices)
 	inRange(v, "train.zero_stage", l.ZeroStage, 0, MaxZeroStage)
-	inRange(v, "train.tensor_parallel", l.Tensor, 1, cost.MaxDevices)
+	inRange(v, "train.tensor_parallel", l.Tensor, 1, MaxRanks)
+	if l.Tensor > 0 && l.Ranks > 1 && l.Ranks%l.Tensor != 0 { // a launcher may still give the ranks
+		v.fail("%v", errTensorRanks(l))
+	}
 	inRange(v, "train.eval_every", l.EvalEvery, 0, maxCount)
 	inRange(v, "train.health_every", l.HealthEvery, 0, maxCount)
 	inRange(v, "train.on_nonfinite", l.OnNonfinite, 0, maxCount)

@@ -92,7 +92,7 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 		return nil, err
 	}
 	if c.Train.Ranks%c.tensor() != 0 { // not checked before, since a launcher may give the ranks
-		return nil, fmt.Errorf("train.tensor_parallel = %d does not divide train.ranks = %d; use a divisor of it", c.Train.Tensor, c.Train.Ranks)
+		return nil, errTensorRanks(c.Train)
 	}
 	j := &Job{
 		Config: c, Device: s, Recipe: r, Notes: notes, Phases: phases, Phase: phase,

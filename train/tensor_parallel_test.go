@@ -262,13 +262,13 @@ func TestTensorParallelTraffic(t *testing.T) {
 
 func TestTensorParallelIsRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"train.tensor_parallel = 4 does not divide train.ranks = 6": func(c *Config) { c.Train.Ranks = 6 },
-		"model.heads = 6 is not a multiple of 4":                    func(c *Config) { c.Model.Heads, c.Model.KVHeads, c.Model.Dim = 6, 6, 96 },
-		"model.kv_heads = 2 is not a multiple of 4":                 func(c *Config) { c.Model.KVHeads = 2 },
-		"model.ffn = 112 is not a multiple of 64":                   func(c *Config) { c.Model.FFN = 112 },
-		"ranks do not share experts":                                func(c *Config) { c.Model.Experts, c.Model.ExpertsPerToken, c.Model.Activation = 4, 2, "swiglu" },
-		"optimizer.kind = \"muon\" needs whole matrices":            func(c *Config) { c.Optimizer.Kind = "muon" },
-		"a micro-batch has 126 tokens, which 4 ranks cannot divide": func(c *Config) { c.Data.Seq, c.Train.MicroBatch = 126, 1 },
+		"train.tensor_parallel = 4 does not divide train.ranks = 6":                func(c *Config) { c.Train.Ranks = 6 },
+		"model.heads = 6 is not a multiple of 4":                                   func(c *Config) { c.Model.Heads, c.Model.KVHeads, c.Model.Dim = 6, 6, 96 },
+		"model.kv_heads = 2 is not a multiple of 4":                                func(c *Config) { c.Model.KVHeads = 2 },
+		"model.ffn = 112 is not a multiple of 64":                                  func(c *Config) { c.Model.FFN = 112 },
+		"ranks do not share experts":                                               func(c *Config) { c.Model.Experts, c.Model.ExpertsPerToken, c.Model.Activation = 4, 2, "swiglu" },
+		"optimizer.kind = \"muon\" needs whole matrices":                           func(c *Config) { c.Optimizer.Kind = "muon" },
+		"a micro-batch has 126 tokens, which the 4 ranks of a group cannot divide": func(c *Config) { c.Data.Seq, c.Train.MicroBatch = 126, 1 },
 	} {
 		c := layout(divisible(t, "bf16"), 4, 4, 0)
 		change(&c)

@@ -132,7 +132,9 @@ func (m *member) watch(l *local) {
 		case <-m.stop:
 			return
 		case <-m.group.Done():
-			l.lost.Store(true) // pending work waits for the other ranks forever
+			if _, lost := errors.AsType[*world.Lost](m.group.Err()); lost { // else all ranks have left it
+				l.lost.Store(true) // pending work waits for the missing one forever
+			}
 			return
 		case now := <-samples.C:
 			if l.mark()%2 == 1 { // in a collective

@@ -258,12 +258,12 @@ func TestPlanClusterMemory(t *testing.T) {
 
 	var c train.Config
 	c.Train.Ranks, c.Train.Recompute = 1, "block"
-	require.Empty(t, savings(c, 1))
+	require.Equal(t, []saving{{split: 1}}, savings(c, 1, 0))
 	require.Equal(t, []int{1, 2, 4, 12}, splits(12))
 	require.Equal(t, []int{1, 3}, splits(3))
 	require.Equal(t, []int{1}, splits(1))
 	c.Train.MicroBatch, c.Train.Accumulate = 12, 3
-	changed, settings := savings(c, 4)[0].of(c)
+	changed, settings := savings(c, 4, 0)[0].of(c)
 	require.Equal(t, "train.micro_batch=3 train.accumulate=12", settings)
 	require.Equal(t, 3, changed.Train.MicroBatch)
 	require.Equal(t, 12, c.Train.MicroBatch)

@@ -58,8 +58,9 @@ func splits(microBatch int) (list []int) {
 	return list
 }
 
-// savings lists the changes with a split, single ones first.
-func savings(c train.Config, split int) (list []saving) {
+// savings lists the changes with a split and ranks that share layers, single ones first and that which saves
+// most last.
+func savings(c train.Config, split, tensor int) (list []saving) {
 	recompute := []string{"attention", "block"}
 	switch c.Train.Recompute {
 	case "attention":
@@ -67,9 +68,7 @@ func savings(c train.Config, split int) (list []saving) {
 	case "block":
 		recompute = nil
 	}
-	if split > 1 {
-		list = append(list, saving{split: split})
-	}
+	list = append(list, saving{split: split})
 	stages := stagesBeyond(c)
 	for _, zero := range stages {
 		list = append(list, saving{zero: zero, split: split})
@@ -82,8 +81,13 @@ func savings(c train.Config, split int) (list []saving) {
 			list = append(list, saving{zero: zero, recompute: r, split: split})
 		}
 	}
+	for i := range list {
+		list[i].tensor = tensor
+	}
 	return list
 }
+
+func last(list []saving) saving { return list[len(list)-1] }
 
 // stagesBeyond lists the stages of ZeRO after that of c: none for one rank, and for optimizers whose
 // state ranks cannot share.
@@ -116,38 +120,35 @@ func tensorsBeyond(c train.Config, perNode int) (list []int) {
 func (p *predictor) tooLarge(c train.Config, m cost.Machine, need, capacity int64) error {
 	text := fmt.Sprintf("one rank of recipe %s needs %s, and %s has %s", c.Recipe, writers.Bytes(need), m.Title, writers.Bytes(capacity))
 	least, best := need, "no setting saves more"
-	// fitting returns the first saving with a split that fits.
-	fitting := func(tensor, split int) (set string) {
-		for _, s := range savings(c, split) {
-			s.tensor = tensor
-			changed, settings := s.of(c)
-			x, err := p.planOn(changed, m.Cluster)
-			if err != nil {
-				continue
-			}
-			if x.need <= capacity {
-				return fmt.Sprintf("set %s, which needs %s", settings, writers.Bytes(x.need))
-			}
-			if x.need < least {
-				least, best = x.need, fmt.Sprintf("even %s needs %s", settings, writers.Bytes(x.need))
-			}
+	fits := func(s saving) (set string, ok bool) {
+		changed, settings := s.of(c)
+		x, err := p.planOn(changed, m.Cluster)
+		if err != nil {
+			return "", false
 		}
-		return ""
+		if x.need < least {
+			least, best = x.need, fmt.Sprintf("even %s needs %s", settings, writers.Bytes(x.need))
+		}
+		return fmt.Sprintf("set %s, which needs %s", settings, writers.Bytes(x.need)), x.need <= capacity
 	}
 	all := splits(c.Train.MicroBatch)
-	last := len(all) - 1
 	for _, tensor := range append([]int{0}, tensorsBeyond(c, m.PerNode)...) {
-		set := fitting(tensor, all[last])
-		if set == "" { // no smaller split fits
+		// A plan of a large model takes seconds: the last saving of a split, which saves most, decides
+		// whether to look at the others, and that of the last split whether to look at smaller ones.
+		if _, ok := fits(last(savings(c, all[len(all)-1], tensor))); !ok {
 			continue
 		}
-		for _, split := range all[:last] {
-			if smaller := fitting(tensor, split); smaller != "" {
-				set = smaller
-				break
+		for _, split := range all {
+			list := savings(c, split, tensor)
+			if _, ok := fits(last(list)); !ok {
+				continue
+			}
+			for _, s := range list {
+				if set, ok := fits(s); ok {
+					return fmt.Errorf("%s: %s", text, set)
+				}
 			}
 		}
-		return fmt.Errorf("%s: %s", text, set)
 	}
 	return fmt.Errorf("%s; %s, and Octet has no pipeline parallelism: use a smaller model or a larger device (--assume memory=GiB predicts it anyway)", text, best)
 }

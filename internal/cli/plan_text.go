@@ -177,6 +177,11 @@ func lessMemory(c train.Config, spec backend.Spec) string {
 	if c.Train.Recompute != "block" {
 		ways = append(ways, "train.recompute=block")
 	}
+	if c.Train.ZeroStage == train.MaxZeroStage {
+		for _, n := range tensorsBeyond(c, 2*c.Train.Tensor) {
+			ways = append(ways, fmt.Sprintf("train.tensor_parallel=%d", n))
+		}
+	}
 	switch {
 	case c.Train.Ranks > 1 && c.Train.ZeroStage < train.MaxZeroStage:
 		ways = append(ways, fmt.Sprintf("train.zero_stage=%d", train.MaxZeroStage))

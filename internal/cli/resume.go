@@ -14,13 +14,15 @@ import (
 	"octet/train"
 )
 
-// changeable are the settings that a resumed run may change, the length of the run and the layout of its
-// ranks, with their values.
+// changeable are the settings that a resumed run may change, the length of the run, the layout of its
+// ranks, and what keeps the tokens of a step with another layout, with their values.
 var changeable = map[string]func(train.Config) int{
 	"train.steps":           func(c train.Config) int { return c.Train.Steps },
 	ranksKey:                func(c train.Config) int { return c.Train.Ranks },
 	"train.tensor_parallel": func(c train.Config) int { return c.Train.Tensor },
 	"train.zero_stage":      func(c train.Config) int { return c.Train.ZeroStage },
+	"train.micro_batch":     func(c train.Config) int { return c.Train.MicroBatch },
+	"train.accumulate":      func(c train.Config) int { return c.Train.Accumulate },
 }
 
 // resumedConfig returns the configuration of the run in dir, for the ranks of a launcher. Of
@@ -39,7 +41,7 @@ func resumedConfig(dir string, a config.Args, p world.Place) (train.Config, erro
 	}
 	for _, key := range loaded.FromCommand {
 		if changeable[key] == nil {
-			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run accepts only --steps, --ranks, train.tensor_parallel, train.zero_stage, --threads and --backend; --resume=auto accepts the command line of a new run", key)
+			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run accepts only --steps, --ranks, train.tensor_parallel, train.zero_stage, train.micro_batch, train.accumulate, --threads and --backend; --resume=auto accepts the command line of a new run", key)
 		}
 	}
 	return withRanks(loaded, "", p)

@@ -19,7 +19,7 @@ type Flags struct {
 	Model  Once     `name:"model" placeholder:"PRESET" help:"Size of the model: tiny, small, 124m, 1b, llama2-7b, llama3-8b, llama3-70b or llama3-405b (key model.preset); default: tiny."`
 	Data   []string `name:"data" placeholder:"PATH" sep:"none" help:"A text, a token shard (.bin), or a folder of these, to train on; may be repeated (key data.paths)."`
 	Steps  Once     `name:"steps" placeholder:"N" help:"Length of the run in optimizer steps (key train.steps); default: 1800."`
-	Ranks  Once     `name:"ranks" placeholder:"N" help:"Data-parallel ranks: threads of this process on emu, a GPU or Gaudi each (key train.ranks); default: 1."`
+	Ranks  Once     `name:"ranks" placeholder:"N" help:"Ranks: threads of this process on emu, a GPU or Gaudi each (key train.ranks); default: 1."`
 	Seed   Once     `name:"seed" placeholder:"N" help:"Seed of all random numbers (key seed); default: 1."`
 }
 
