@@ -106,7 +106,7 @@ func stagesBeyond(c train.Config) (list []string) {
 
 // tensorsBeyond lists the numbers of ranks in a node that can share each layer, beyond those of c.
 func tensorsBeyond(c train.Config, perNode int) (list []int) {
-	for n := 2 * c.Train.Tensor; n <= perNode && c.Train.Ranks%n == 0; n *= 2 {
+	for n := 2 * max(1, c.Train.Tensor); n <= perNode && c.Train.Ranks%n == 0; n *= 2 {
 		if changed, _ := (saving{tensor: n}).of(c); changed.Resolve() == nil {
 			list = append(list, n)
 		}
