@@ -57,6 +57,9 @@ typedef struct { char internal[128]; } ncclUniqueId; // passed by value
 	X(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 8) \
 	X(CU_STREAM_NON_BLOCKING, 1) \
 	X(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, 1) \
+	X(CU_EVENT_DEFAULT, 0) \
+	X(CU_EVENT_DISABLE_TIMING, 2) \
+	X(CU_EVENT_WAIT_DEFAULT, 0) \
 	X(CUDA_R_32F, 0) \
 	X(CUDA_R_16F, 2) \
 	X(CUDA_R_16BF, 14) \
@@ -133,6 +136,7 @@ typedef struct { char internal[128]; } ncclUniqueId; // passed by value
 	X(CUresult, cuStreamDestroy_v2, (CUstream)) \
 	X(CUresult, cuStreamSynchronize, (CUstream)) \
 	X(CUresult, cuStreamQuery, (CUstream)) \
+	X(CUresult, cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
 	X(CUresult, cuEventCreate, (CUevent *, unsigned)) \
 	X(CUresult, cuEventDestroy_v2, (CUevent)) \
 	X(CUresult, cuEventRecord, (CUevent, CUstream)) \

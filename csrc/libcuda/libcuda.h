@@ -65,9 +65,10 @@ octet_status octet_copy(const octet_device *d, octet_handle s, uint64_t to, uint
 // memory that does not change before the stream has executed the copy.
 octet_status octet_upload(const octet_device *d, octet_handle s, uint64_t to, const void *host, size_t bytes, int wait);
 octet_status octet_download(const octet_device *d, octet_handle s, void *host, uint64_t from, size_t bytes, int wait);
-octet_status octet_event_new(const octet_device *d, octet_handle *out);
+octet_status octet_event_new(const octet_device *d, int timing, octet_handle *out);
 octet_status octet_event_free(const octet_device *d, octet_handle e);
 octet_status octet_event_record(const octet_device *d, octet_handle s, octet_handle e);
+octet_status octet_stream_wait_event(const octet_device *d, octet_handle s, octet_handle e);
 octet_status octet_event_wait(const octet_device *d, octet_handle e);
 octet_status octet_event_elapsed(const octet_device *d, octet_handle from, octet_handle to, float *milliseconds);
 

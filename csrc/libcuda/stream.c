@@ -67,10 +67,10 @@ octet_status octet_download(const octet_device *d, octet_handle s, void *host, u
 	return (octet_status){0};
 }
 
-octet_status octet_event_new(const octet_device *d, octet_handle *out) {
+octet_status octet_event_new(const octet_device *d, int timing, octet_handle *out) {
 	CUevent e;
 	ENTER(d);
-	TRY(d->api, cuEventCreate, &e, 0);
+	TRY(d->api, cuEventCreate, &e, timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
 	*out = (octet_handle)e;
 	return (octet_status){0};
 }
@@ -84,6 +84,12 @@ octet_status octet_event_free(const octet_device *d, octet_handle e) {
 octet_status octet_event_record(const octet_device *d, octet_handle s, octet_handle e) {
 	ENTER(d);
 	TRY(d->api, cuEventRecord, (CUevent)e, (CUstream)s);
+	return (octet_status){0};
+}
+
+octet_status octet_stream_wait_event(const octet_device *d, octet_handle s, octet_handle e) {
+	ENTER(d);
+	TRY(d->api, cuStreamWaitEvent, (CUstream)s, (CUevent)e, CU_EVENT_WAIT_DEFAULT);
 	return (octet_status){0};
 }
 

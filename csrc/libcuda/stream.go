@@ -112,9 +112,15 @@ type Event struct {
 }
 
 // NewEvent returns an event that is not recorded.
-func (d *Device) NewEvent() (*Event, error) {
+func (d *Device) NewEvent() (*Event, error) { return d.newEvent(1) }
+
+// NewOrder returns an event without a time, which only orders streams. It takes less time to
+// record, and Since fails.
+func (d *Device) NewOrder() (*Event, error) { return d.newEvent(0) }
+
+func (d *Device) newEvent(timing C.int) (*Event, error) {
 	e := &Event{d: d}
-	if err := d.check(C.octet_event_new(&d.c, &e.e)); err != nil {
+	if err := d.check(C.octet_event_new(&d.c, timing, &e.e)); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -125,6 +131,17 @@ func (e *Event) Close() error { return e.d.check(C.octet_event_free(&e.d.c, e.e)
 
 // Record enqueues e after the stream's pending work.
 func (s *Stream) Record(e *Event) error { return s.d.check(C.octet_event_record(&s.d.c, s.s, e.e)) }
+
+// WaitFor makes later work of s wait for the last Record of e, on any stream of the device. It
+// returns at once. For an event that is not recorded it does nothing.
+//
+// In a Capture of the stream of that Record, s takes part in the capture until it ends. All its
+// work must come before the end of the captured stream: that stream must wait for an event
+// which s records after it. An event of a capture cannot be used outside before it is recorded
+// again.
+func (s *Stream) WaitFor(e *Event) error {
+	return s.d.check(C.octet_stream_wait_event(&s.d.c, s.s, e.e))
+}
 
 // Wait waits until the stream has reached e, and returns an error of the work before e,
 // if any. Work after e may still be pending. For an event that is not recorded it returns

@@ -113,6 +113,7 @@ int cuGetErrorString(int status, const char **text) {
 	case STUB_LIBRARY: *text = "CUDA driver is a stub library"; break;
 	case NO_DEVICE: *text = "no CUDA-capable device is detected"; break;
 	case ILLEGAL_ADDRESS: *text = "an illegal memory access was encountered"; break;
+	case CAPTURE_UNJOINED: *text = "capture was not joined to the original stream"; break;
 	case CAPTURE_UNSUPPORTED: *text = "operation not permitted when stream is capturing"; break;
 	default: *text = "stand-in error";
 	}

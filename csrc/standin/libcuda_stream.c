@@ -1,52 +1,15 @@
 //go:build ignore
 
-// Stand-in for libcuda.so.1: streams, events, captures and graphs. Work is deferred until
-// a call waits for it, so that a caller without the wait finds no result.
+// Stand-in for libcuda.so.1: streams and events. Work is deferred until a call waits for
+// it, so that a caller without the wait finds no result.
 
 #define _GNU_SOURCE
-#include "libcuda.h"
+#include "libcuda_stream.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-typedef struct op {
-	struct op *next;
-	op_run run;
-	size_t bytes;
-	max_align_t data[];
-} op;
-
-typedef struct {
-	op *first, **end;
-} list;
-
-typedef struct {
-	object object;
-	int blocking; // copies without a stream wait for this one
-	list work;
-	int capturing, invalidated; // invalidated: by a call that a capture forbids
-	pthread_t thread;           // the capturing thread
-	list captured;
-} stream;
-
-typedef struct {
-	object object;
-	list work;
-} graph;
-
-typedef struct {
-	object object;
-	int state; // of the last record
-	int records;
-	stream *on;
-	struct timespec time;
-} event;
-
-enum { NEVER, PENDING, REACHED, CAPTURED };
-
-static void append(list *l, op_run run, const void *data, size_t bytes) {
+void append(list *l, op_run run, const void *data, size_t bytes) {
 	op *o = malloc(sizeof *o + bytes);
 	*o = (op){.run = run, .bytes = bytes};
 	memcpy(o->data, data, bytes);
@@ -56,18 +19,13 @@ static void append(list *l, op_run run, const void *data, size_t bytes) {
 	l->end = &o->next;
 }
 
-static void clear(list *l) {
+void clear(list *l) {
 	for (op *o = l->first; o;) {
 		op *next = o->next;
 		free(o);
 		o = next;
 	}
 	l->first = NULL;
-}
-
-static void append_all(list *to, const list *from) {
-	for (op *o = from->first; o; o = o->next)
-		append(to, o->run, o->data, o->bytes);
 }
 
 // The clock of STANDIN_GAP advances only when a device works, so every run measures the
@@ -85,6 +43,7 @@ static struct timespec now(void) {
 }
 
 static int reach(void *data);
+static int await(void *data);
 
 // step runs the oldest operation of a stream in the stream's context. It returns 0 if the
 // operation has to wait for another stream. A failed operation loses the device.
@@ -98,7 +57,7 @@ static int step(stream *s) {
 	if (status == STANDIN_LATER)
 		return 0;
 	d->lost = d->lost ? d->lost : status;
-	if (o->run != reach)
+	if (o->run != reach && o->run != await && !crosses(o->run))
 		advance_clock(setting("STANDIN_GAP", 0));
 	s->work.first = o->next;
 	free(o);
@@ -106,23 +65,34 @@ static int step(stream *s) {
 	return 1;
 }
 
-// step_all runs one operation of every stream of every device and returns how many ran.
-static int step_all(void) {
+// step_others runs one operation of every stream of every device, but not of s, and returns
+// how many ran.
+static int step_others(const stream *s) {
 	int done = 0;
 	for (object *o = object_first(); o; o = o->next)
-		if (o->kind == STREAM && ((stream *)o)->work.first)
+		if (o->kind == STREAM && (stream *)o != s && ((stream *)o)->work.first)
 			done += step((stream *)o);
 	return done;
 }
 
-// drain runs all work of a stream. Work that it depends on may be deferred too, or not be
-// enqueued yet.
+// advance runs the oldest operation of a stream, or waits until it may run. Work that it
+// depends on may be deferred too, or not be enqueued yet. Other streams are as late as the
+// dependencies allow, with STANDIN_EARLY as early.
+static void advance(stream *s) {
+	while (setting("STANDIN_EARLY", 0) && step_others(s))
+		;
+	if (!step(s) && !step_others(s))
+		wait_for_notify();
+}
+
+// drain runs all work of a stream.
 static int drain(stream *s) {
 	while (s->work.first)
-		if (!step(s) && !step_all())
-			wait_for_notify();
+		advance(s);
 	return current->device->lost;
 }
+
+void drain_stream(stream *s) { drain(s); }
 
 int drain_all(void) {
 	for (object *o = object_first(); o; o = o->next)
@@ -135,8 +105,8 @@ int unsafe_in_capture(void) {
 	int status = SUCCESS;
 	for (object *o = object_first(); o; o = o->next) {
 		stream *s = (stream *)o;
-		if (o->kind == STREAM && s->capturing && pthread_equal(s->thread, pthread_self())) {
-			s->invalidated = 1;
+		if (o->kind == STREAM && s->capture && pthread_equal(s->capture->thread, pthread_self())) {
+			s->capture->invalidated = 1;
 			status = CAPTURE_UNSUPPORTED;
 		}
 	}
@@ -151,7 +121,9 @@ int standin_enqueue(void *handle, op_run run, const void *data, size_t bytes) {
 	stream *s = object_find(handle, STREAM);
 	if (!s)
 		return leave(INVALID_HANDLE);
-	append(s->capturing ? &s->captured : &s->work, run, data, bytes);
+	if (s->capture)
+		s->seen[s->lane]++;
+	append(s->capture ? &s->captured : &s->work, run, data, bytes);
 	notify_all();
 	return leave(SUCCESS);
 }
@@ -160,7 +132,7 @@ int standin_capturing(void *handle) {
 	if (enter())
 		return 0;
 	const stream *s = object_find(handle, STREAM);
-	const int capturing = s && s->capturing;
+	const int capturing = s && s->capture;
 	leave(SUCCESS);
 	return capturing;
 }
@@ -189,8 +161,11 @@ int cuStreamDestroy_v2(void *handle) {
 	stream *s = object_find(handle, STREAM);
 	if (!s)
 		return leave(INVALID_HANDLE);
+	if (s->capture) {
+		s->capture->invalidated = 1;
+		return leave(CAPTURE_UNSUPPORTED);
+	}
 	status = drain(s);
-	clear(&s->captured);
 	object_free(s);
 	return leave(status);
 }
@@ -212,12 +187,13 @@ int cuStreamQuery(void *handle) {
 		return status;
 	stream *s = object_find(handle, STREAM);
 	status = s ? unsafe_in_capture() : INVALID_HANDLE;
-	if (!status && s->capturing) {
-		s->invalidated = 1;
+	if (!status && s->capture) {
+		s->capture->invalidated = 1;
 		status = CAPTURE_UNSUPPORTED;
 	}
 	if (!status && s->work.first) {
-		step(s);
+		if (!step(s))
+			step_others(s);
 		const int lost = current->device->lost;
 		status = lost ? lost : s->work.first ? NOT_READY : SUCCESS;
 	}
@@ -302,16 +278,32 @@ int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) {
 
 typedef struct {
 	void *event;
-	int record;
+	record *record;
 } point;
+
+static void drop(record *r) {
+	if (r && --r->references == 0)
+		free(r);
+}
 
 static int reach(void *data) {
 	const point *p = data;
 	event *e = object_find(p->event, EVENT);
-	if (e && e->records == p->record) { // not destroyed or recorded again since
+	if (e && e->last == p->record) { // not destroyed or recorded again since
 		e->state = REACHED;
 		e->time = now();
 	}
+	p->record->reached = 1;
+	drop(p->record);
+	return SUCCESS;
+}
+
+// await is the operation of cuStreamWaitEvent.
+static int await(void *data) {
+	record *r = *(record **)data;
+	if (!r->reached)
+		return STANDIN_LATER;
+	drop(r);
 	return SUCCESS;
 }
 
@@ -321,7 +313,9 @@ int cuEventCreate(void **out, unsigned flags) {
 		return status;
 	if (flags > 7)
 		return leave(INVALID_VALUE);
-	*out = object_new(EVENT, sizeof(event));
+	event *e = object_new(EVENT, sizeof *e);
+	e->untimed = flags & 2;
+	*out = e;
 	return leave(SUCCESS);
 }
 
@@ -332,6 +326,7 @@ int cuEventDestroy_v2(void *handle) {
 	event *e = object_find(handle, EVENT);
 	if (!e)
 		return leave(INVALID_HANDLE);
+	drop(e->last);
 	object_free(e);
 	return leave(SUCCESS);
 }
@@ -344,11 +339,38 @@ int cuEventRecord(void *handle, void *s) {
 	stream *on = object_find(s, STREAM);
 	if (!e || !on)
 		return leave(INVALID_HANDLE);
-	e->state = on->capturing ? CAPTURED : PENDING;
+	drop(e->last);
+	e->last = NULL;
 	e->on = on;
-	const point p = {handle, ++e->records};
-	if (!on->capturing)
-		append(&on->work, reach, &p, sizeof p);
+	e->state = on->capture ? CAPTURED : PENDING;
+	if (on->capture) {
+		record_captured(on, e);
+		return leave(SUCCESS);
+	}
+	e->last = malloc(sizeof *e->last);
+	*e->last = (record){.references = 2};
+	const point p = {handle, e->last};
+	append(&on->work, reach, &p, sizeof p);
+	return leave(SUCCESS);
+}
+
+// The stream waits for the event's last record at the time of the call.
+int cuStreamWaitEvent(void *on, void *handle, unsigned flags) {
+	const int status = enter();
+	if (status)
+		return status;
+	stream *s = object_find(on, STREAM);
+	event *e = object_find(handle, EVENT);
+	if (!s || !e)
+		return leave(INVALID_HANDLE);
+	if (flags)
+		return leave(INVALID_VALUE);
+	if (s->capture || e->state == CAPTURED)
+		return leave(wait_captured(s, e));
+	if (e->last) {
+		e->last->references++;
+		append(&s->work, await, &e->last, sizeof e->last);
+	}
 	return leave(SUCCESS);
 }
 
@@ -365,8 +387,7 @@ int cuEventSynchronize(void *handle) {
 		return leave(status);
 	// A lost device never reaches an event.
 	while (e->state == PENDING && object_find(e->on, STREAM) && e->on->work.first)
-		if (!step(e->on) && !step_all())
-			wait_for_notify();
+		advance(e->on);
 	return leave(current->device->lost);
 }
 
@@ -375,102 +396,12 @@ int cuEventElapsedTime(float *milliseconds, void *from, void *to) {
 	if (status)
 		return status;
 	const event *a = object_find(from, EVENT), *b = object_find(to, EVENT);
-	if (!a || !b || a->state == NEVER || b->state == NEVER)
+	if (!a || !b || a->state == NEVER || b->state == NEVER || a->untimed || b->untimed)
 		return leave(INVALID_HANDLE);
 	if (a->state == CAPTURED || b->state == CAPTURED)
 		return leave(CAPTURED_EVENT);
 	if (a->state == PENDING || b->state == PENDING)
 		return leave(NOT_READY);
 	*milliseconds = 1e3 * (b->time.tv_sec - a->time.tv_sec) + 1e-6 * (b->time.tv_nsec - a->time.tv_nsec);
-	return leave(SUCCESS);
-}
-
-// Captures and graphs.
-
-int cuStreamBeginCapture_v2(void *handle, int mode) {
-	const int status = enter();
-	if (status)
-		return status;
-	stream *s = object_find(handle, STREAM);
-	if (!s)
-		return leave(INVALID_HANDLE);
-	if (s->capturing)
-		return leave(ILLEGAL_STATE);
-	if (mode != 1) // only thread-local captures are implemented
-		return leave(INVALID_VALUE);
-	s->capturing = 1;
-	s->invalidated = 0;
-	s->thread = pthread_self();
-	return leave(SUCCESS);
-}
-
-int cuStreamEndCapture(void *handle, void **out) {
-	*out = NULL;
-	const int status = enter();
-	if (status)
-		return status;
-	stream *s = object_find(handle, STREAM);
-	if (!s)
-		return leave(INVALID_HANDLE);
-	if (!s->capturing)
-		return leave(ILLEGAL_STATE);
-	if (!pthread_equal(s->thread, pthread_self()))
-		return leave(CAPTURE_WRONG_THREAD);
-	s->capturing = 0;
-	if (s->invalidated) {
-		clear(&s->captured);
-		return leave(CAPTURE_INVALIDATED);
-	}
-	graph *g = object_new(GRAPH, sizeof *g);
-	append_all(&g->work, &s->captured);
-	clear(&s->captured);
-	*out = g;
-	return leave(SUCCESS);
-}
-
-int cuGraphInstantiateWithFlags(void **out, void *handle, unsigned long long flags) {
-	const int status = enter();
-	if (status)
-		return status;
-	const graph *g = object_find(handle, GRAPH);
-	if (!g)
-		return leave(INVALID_HANDLE);
-	if (flags)
-		return leave(INVALID_VALUE);
-	graph *exec = object_new(GRAPH_EXEC, sizeof *exec);
-	append_all(&exec->work, &g->work);
-	*out = exec;
-	return leave(SUCCESS);
-}
-
-static int destroy(void *handle, enum kind kind) {
-	const int status = enter();
-	if (status)
-		return status;
-	graph *g = object_find(handle, kind);
-	if (!g)
-		return leave(INVALID_HANDLE);
-	clear(&g->work);
-	object_free(g);
-	return leave(SUCCESS);
-}
-
-int cuGraphDestroy(void *g) { return destroy(g, GRAPH); }
-int cuGraphExecDestroy(void *g) { return destroy(g, GRAPH_EXEC); }
-
-int cuGraphLaunch(void *handle, void *on) {
-	int status = enter();
-	if (status)
-		return status;
-	const graph *g = object_find(handle, GRAPH_EXEC);
-	stream *s = object_find(on, STREAM);
-	if (!g || !s)
-		return leave(INVALID_HANDLE);
-	if (s->capturing) {
-		s->invalidated = 1;
-		return leave(CAPTURE_UNSUPPORTED);
-	}
-	append_all(&s->work, &g->work);
-	notify_all();
 	return leave(SUCCESS);
 }

@@ -15,7 +15,8 @@
 //     zones that are checked when it is freed, and every handle is checked and valid
 //     in its own context only. Objects that still exist when their context ends are
 //     an error (708), listed on stderr. A stream capture rejects (900) what CUDA
-//     forbids in one: waiting, allocating, loading a module.
+//     forbids in one: waiting, allocating, loading a module. Streams that wait for an event
+//     of a capture take part in it, and must be joined (904).
 //   - libnvrtc.so compiles CUDA C++ with g++ (or CXX) and cuda_host.h, which runs a
 //     block's threads as fibers. The "cubin" is a shared object.
 //   - libcublasLt.so multiplies with FP32 sums, k ascending or, in one algorithm,
@@ -85,6 +86,8 @@
 //	                    of the driver hangs, too
 //	STANDIN_GAP         duration of each operation of a stream on the clock of events, in
 //	                    nanoseconds; a kernel takes 1 more per thread (0: real time)
+//	STANDIN_EARLY       1: work of streams that no call waits for runs as early as its
+//	                    dependencies allow, otherwise as late (0)
 //	STANDIN_ALGORITHMS  number of algorithms that cuBLASLt offers, up to 3 (3); below 0 it
 //	                    offers one and marks it unsupported
 //	STANDIN_REFUSED     the algorithm (1 to 3) that cuBLASLt offers and then rejects
