@@ -46,8 +46,8 @@ func joined(n *backend.Node, all int) (g backend.Group, ranks int, err error) {
 	return g, ranks, nil
 }
 
-// implementCollective adds a collective. bind gets one that has its ranks only. Collectives run on
-// the stream of all other calls; the queues of their nodes are ignored.
+// implementCollective adds a collective. bind gets one that has its ranks only. They need no
+// scratch memory, which calls of another stream may use at the same time.
 func implementCollective[O backend.Op](bind func(*binder, *backend.Node, O, collective) ([]call, error), blockScaled ...string) struct{} {
 	return implementNode(func(b *binder, n *backend.Node, o O) ([]call, error) {
 		g, ranks, err := joined(n, b.ranks)

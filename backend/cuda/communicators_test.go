@@ -78,7 +78,7 @@ func TestRankLostWhileGroupsConnect(t *testing.T) {
 		if rank == 3 {
 			return nil
 		}
-		return p.load(rank, kindsOfGroups)
+		return p.load(rank, recordOver(kindsOfGroups))
 	})
 	require.ErrorIs(t, err, backend.ErrDeviceLost)
 	require.ErrorContains(t, err, "rank 3: the other ranks waited for it for 1s")

@@ -33,6 +33,10 @@
 // machine (group.go). Collectives are NCCL's. They run on the rank's single stream and are part of
 // its graph; the queue of a node is ignored. NCCL is loaded only for several ranks.
 //
+// With the device cuda:0,collectives=overlap a second stream runs them beside the nodes that do not
+// depend on them (overlap.go), in the order of the program and with the same bits. It forks from the
+// first stream and joins it within the graph. It is off by default because no GPU has run it.
+//
 // The group of package world ends the run if a rank fails, ends or hangs, and if no rank makes
 // progress within OCTET_TIMEOUT (default: ten minutes). The device tells the host where it is by
 // marks before and after each collective, so the group blames the rank that the others wait for.
@@ -131,6 +135,7 @@ const headTokens = 1024
 type options struct {
 	gpu        int  // ordinal
 	mma        bool // attention by mma.sync, even if the GPU has wgmma
+	overlap    bool // collectives run beside other nodes
 	capability int  // the GPU must have it, 90 for 9.0; 0: any
 }
 
@@ -146,10 +151,12 @@ func parse(device string) (opts options, err error) {
 			opts.gpu, named = int(n), true
 		case option == "attention=mma":
 			opts.mma = true
+		case option == "collectives=overlap":
+			opts.overlap = true
 		case isSM && smErr == nil && capability >= 89:
 			opts.capability = int(capability)
 		case device != "":
-			return options{}, fmt.Errorf("unknown device %q of backend cuda (known: the number of a GPU, such as cuda:0, or plain cuda; sm_89, sm_90 and later, which plan for this compute capability without a GPU, such as cuda:sm_90; and attention=mma, which runs attention by mma.sync instead of wgmma on Hopper, such as cuda:0,attention=mma)", device)
+			return options{}, fmt.Errorf("unknown device %q of backend cuda (known: the number of a GPU, such as cuda:0, or plain cuda; sm_89, sm_90 and later, which plan for this compute capability without a GPU, such as cuda:sm_90; attention=mma, which runs attention by mma.sync instead of wgmma on Hopper, such as cuda:0,attention=mma; and collectives=overlap, which runs collectives beside the nodes that do not depend on them, such as cuda:0,collectives=overlap)", device)
 		}
 	}
 	return opts, nil

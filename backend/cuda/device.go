@@ -12,12 +12,15 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// device is a backend: the memory of one set of variables on a GPU, and the stream of all
-// its work.
+// device is a backend: the memory of one set of variables on a GPU, and the stream of its
+// work.
 type device struct {
 	*gpu
 	spec   backend.Spec
 	stream *libcuda.Stream
+
+	overlap    bool            // collectives run beside other nodes
+	commStream *libcuda.Stream // of collectives; nil: they run on stream
 
 	vars      backend.DeviceVars
 	addresses map[*backend.Tensor]libcuda.Ptr // of the variables
@@ -39,7 +42,7 @@ type device struct {
 
 	*member               // nil for a single rank
 	connecting bool       // the group ended during ncclCommInitRank, which may still use the GPU
-	recording  sync.Mutex // held while the stream is captured
+	recording  sync.Mutex // held while streams are captured
 	marks      []string   // names of collectives, see binder
 }
 
@@ -75,7 +78,7 @@ func openDevice(ordinal int, opts options, earlier []byte) (*device, error) {
 	if err != nil {
 		return nil, (&device{gpu: g}).failure("open a stream", 0, err)
 	}
-	return (&device{gpu: g, stream: s, mma: opts.mma, earlier: parseChoices(earlier, g.lt.Version)}).start()
+	return (&device{gpu: g, stream: s, mma: opts.mma, overlap: opts.overlap, earlier: parseChoices(earlier, g.lt.Version)}).start()
 }
 
 // start completes a device whose GPU and stream are set.
@@ -208,6 +211,9 @@ func (d *device) free() error {
 		}
 	}
 	note(d.stream.Synchronize()) // the device may still use what is freed
+	if d.commStream != nil {     // after an error its work is not part of the other stream's
+		note(d.commStream.Synchronize())
+	}
 	for _, x := range d.executables {
 		note(x.close())
 	}
@@ -219,6 +225,9 @@ func (d *device) free() error {
 	}
 	note(d.staging.close())
 	note(d.stream.Close())
+	if d.commStream != nil {
+		note(d.commStream.Close())
+	}
 	if d.adopted {
 		note(d.gpu.close())
 	}

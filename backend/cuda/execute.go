@@ -80,6 +80,9 @@ func (d *device) load(programs []*backend.Program) ([]backend.Executable, error)
 	for i, p := range programs {
 		x := &executable{memory: m, nodes: p.Nodes(), what: "run program " + p.Name(), workspace: t.workspace}
 		d.executables = append(d.executables, x)
+		if err := x.prepareOverlap(); err != nil {
+			return nil, err
+		}
 		for j, n := range x.nodes {
 			ready, err := t.prepare(calls[i][j])
 			x.calls = append(x.calls, ready) // also after an error, so that close frees it
@@ -129,6 +132,7 @@ type executable struct {
 	nodes     []*backend.Node
 	calls     [][]readyCall // by node
 	workspace libcuda.Ptr
+	overlap   *overlap         // nil: all calls are on one stream
 	begun     bool             // the first run has begun
 	graph     *libcuda.Graph   // of all calls, from the second run on
 	clock     []*libcuda.Event // before, between and after the nodes; created by RunTimed
@@ -180,7 +184,8 @@ func (x *executable) record() error {
 	return nil
 }
 
-// RunObserved issues the same calls node by node. When its context ends or its observer
+// RunObserved issues the same calls node by node, all on one stream: it waits after each node, so
+// that none could run beside another. When its context ends or its observer
 // stops it, it ends the group, because the other ranks wait for this one in collectives.
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	if x.stream == nil {
@@ -190,7 +195,7 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 	for i, n := range x.nodes {
 		err := ctx.Err()
 		if err == nil {
-			err = x.wait(func() error { return x.issue(i) })
+			err = x.wait(func() error { return x.issue(i, x.stream) })
 		}
 		if err == nil {
 			err = x.synchronize(n.Path())
@@ -216,7 +221,8 @@ func (x *executable) stopper(ctx context.Context) func() {
 
 // RunTimed implements backend.Timed with events between the nodes. A node's time includes
 // the gaps between its kernels; where launches take longer than kernels, it is the time
-// of the launches. BenchmarkOutside bounds both.
+// of the launches. BenchmarkOutside bounds both. All nodes run on one stream, so that these times
+// do not overlap.
 func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, start, end time.Duration)) error {
 	if x.stream == nil {
 		return backend.ErrClosed
@@ -238,7 +244,7 @@ func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, st
 	err := x.wait(func() error {
 		err := record(0)
 		for i := 0; err == nil && i < len(x.nodes); i++ {
-			if err = x.issue(i); err == nil {
+			if err = x.issue(i, x.stream); err == nil {
 				err = record(i + 1)
 			}
 		}
@@ -264,27 +270,30 @@ func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, st
 
 // issueAll enqueues all calls.
 func (x *executable) issueAll() error {
+	if x.overlap != nil {
+		return x.issueBeside()
+	}
 	for i := range x.nodes {
-		if err := x.issue(i); err != nil {
+		if err := x.issue(i, x.stream); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// issue enqueues the calls of node i.
-func (x *executable) issue(i int) error {
+// issue enqueues the calls of node i on a stream.
+func (x *executable) issue(i int, s *libcuda.Stream) error {
 	for j := range x.calls[i] {
 		c := &x.calls[i][j]
 		var err error
 		switch {
 		case c.gemm != nil:
-			err = c.gemm.Run(x.stream, &c.algo, x.workspace, workspaceBytes)
+			err = c.gemm.Run(s, &c.algo, x.workspace, workspaceBytes)
 		case c.collective != nil:
-			err = x.runCollective(c.collective)
+			err = x.runCollective(c.collective, s)
 		default:
 			l := c.launch
-			err = c.function.Launch(x.stream, l.grid, l.block, l.shared, l.args)
+			err = c.function.Launch(s, l.grid, l.block, l.shared, l.args)
 		}
 		if err != nil {
 			return x.failure(x.nodes[i].Path(), 0, err)
@@ -301,7 +310,7 @@ func (x *executable) close() error {
 			}
 		}
 	}
-	err := closeEvents(x.clock...)
+	err := errors.Join(closeEvents(x.clock...), x.overlap.close())
 	if x.graph != nil {
 		err = errors.Join(err, x.graph.Close())
 	}

@@ -63,7 +63,17 @@ func (d *device) join(g *world.Group) error {
 		d.member = nil
 		return err
 	}
-	go d.member.watch(d, d.stream) // Close waits for its end, also after an error
+	streams := []*libcuda.Stream{d.stream}
+	if d.overlap {
+		var err error
+		if d.commStream, err = d.gpu.NewStream(); err != nil {
+			d.member = nil
+			return d.failure("open a stream", 0, err)
+		}
+		streams = append(streams, d.commStream)
+		d.spec.Device += ", collectives beside the compute"
+	}
+	go d.member.watch(d, streams...) // Close waits for its end, also after an error
 	d.spec.Arithmetic = d.arithmetic()
 	return g.Compare(context.Background(), world.Identity{{Name: "GPU and its libraries", Value: d.spec.Arithmetic}})
 }
@@ -94,7 +104,7 @@ func (d *device) withChoices(load func() error) error {
 }
 
 // watch runs until the device is closed or the group has ended.
-func (m *member) watch(d *device, s *libcuda.Stream) {
+func (m *member) watch(d *device, streams ...*libcuda.Stream) {
 	defer close(m.watched)
 	ticker, samples := time.NewTicker(watchEvery), time.NewTicker(sampleEvery)
 	defer ticker.Stop()
@@ -113,7 +123,7 @@ func (m *member) watch(d *device, s *libcuda.Stream) {
 		case <-ticker.C:
 		}
 		m.tell(d.mark())
-		if err := m.poll(d, s); err != nil {
+		if err := m.poll(d, streams...); err != nil {
 			m.group.Fail(world.CodeFailed, d.failure("its last collective is "+d.lastCollective(), 0, err))
 		}
 	}
@@ -150,11 +160,15 @@ func (m *member) collectiveOf(mark uint64) (name *string, in bool) {
 }
 
 // poll returns an error of a communicator or of the device, without waiting for them.
-func (m *member) poll(d *device, s *libcuda.Stream) error {
+func (m *member) poll(d *device, streams ...*libcuda.Stream) error {
 	err := m.err()
 	if err == nil && d.recording.TryLock() { // querying a captured stream would invalidate the graph
-		_, err = s.Idle()
-		d.recording.Unlock()
+		defer d.recording.Unlock()
+		for _, s := range streams {
+			if _, err := s.Idle(); err != nil {
+				return err
+			}
+		}
 	}
 	return err
 }
@@ -263,8 +277,8 @@ func (d *device) setMarks(marks []string) {
 	}
 }
 
-// runCollective enqueues a collective. A group of one rank copies its input at most.
-func (d *device) runCollective(c *collective) error {
+// runCollective enqueues a collective on a stream. A group of one rank copies its input at most.
+func (d *device) runCollective(c *collective, s *libcuda.Stream) error {
 	from, to := libcuda.Ptr(c.from), libcuda.Ptr(c.to)
 	if d.member == nil || c.ranks == 1 {
 		bytes := c.n
@@ -274,7 +288,7 @@ func (d *device) runCollective(c *collective) error {
 		if from == to {
 			return nil
 		}
-		return d.stream.Copy(to, from, bytes)
+		return s.Copy(to, from, bytes)
 	}
 	// An aborted communicator is freed, so it must not be used: abort waits for this call.
 	d.using.Lock()
@@ -282,33 +296,33 @@ func (d *device) runCollective(c *collective) error {
 	if err := d.ended(); err != nil {
 		return err
 	}
-	if err := d.sendMark(c.mark); err != nil {
+	if err := d.sendMark(c.mark, s); err != nil {
 		return err
 	}
-	if err := d.communicate(c, to, from); err != nil {
+	if err := d.communicate(c, s, to, from); err != nil {
 		return err
 	}
-	return d.sendMark(c.mark + markBytes)
+	return d.sendMark(c.mark+markBytes, s)
 }
 
 // sendMark enqueues the copy of a mark to the host.
-func (d *device) sendMark(mark uint64) error {
-	return d.stream.DownloadPinned(d.staging.Pinned, markAt, libcuda.Ptr(mark), markBytes)
+func (d *device) sendMark(mark uint64, s *libcuda.Stream) error {
+	return s.DownloadPinned(d.staging.Pinned, markAt, libcuda.Ptr(mark), markBytes)
 }
 
 // communicate enqueues NCCL's part of a collective.
-func (d *device) communicate(c *collective, to, from libcuda.Ptr) error {
+func (d *device) communicate(c *collective, s *libcuda.Stream, to, from libcuda.Ptr) error {
 	comm := d.among(c.group)
 	switch c.kind {
 	case allReduceSum:
-		return comm.AllReduceSum(d.stream, to, c.n)
+		return comm.AllReduceSum(s, to, c.n)
 	case allReduceMax:
-		return comm.AllReduceMax(d.stream, to, c.n)
+		return comm.AllReduceMax(s, to, c.n)
 	case reduceScatter:
-		return comm.ReduceScatterSum(d.stream, to, from, c.n)
+		return comm.ReduceScatterSum(s, to, from, c.n)
 	case allToAll:
-		return comm.AllToAll(d.stream, to, from, c.n)
+		return comm.AllToAll(s, to, from, c.n)
 	default:
-		return comm.AllGather(d.stream, to, from, c.n)
+		return comm.AllGather(s, to, from, c.n)
 	}
 }

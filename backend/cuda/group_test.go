@@ -225,7 +225,7 @@ func TestMissingRank(t *testing.T) {
 	p.ends(t, err, "rank 0: the other ranks waited for it for 1s; its last collective is ", "(OCTET_TIMEOUT gives more time)")
 
 	// A rank that was recording does not use its freed communicator.
-	require.ErrorIs(t, p.devices[0].(*device).runCollective(&collective{}), backend.ErrDeviceLost)
+	require.ErrorIs(t, p.devices[0].(*device).runCollective(&collective{}, nil), backend.ErrDeviceLost)
 }
 
 // A device that hangs between two collectives is blamed, though its host waits for it, and though
@@ -260,7 +260,7 @@ func TestAbortWaitsForCalls(t *testing.T) {
 	}
 	d.using.Unlock()
 	require.Error(t, d.comms[0].Err())
-	require.ErrorIs(t, d.runCollective(&collective{}), backend.ErrDeviceLost)
+	require.ErrorIs(t, d.runCollective(&collective{}, nil), backend.ErrDeviceLost)
 }
 
 // Closing ranks destroys the communicators; those of a group that has ended are aborted. After

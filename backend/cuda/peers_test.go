@@ -20,6 +20,7 @@ import (
 type peers struct {
 	groups  []*world.Group
 	devices []backend.Backend
+	vars    []*backend.Vars
 	x       []*backend.Tensor
 	run     []backend.Executable
 }
@@ -33,8 +34,27 @@ func openPair(t *testing.T, device string, timeout time.Duration) *peers {
 // openPeers opens n ranks, which all-reduce x over each of the groups.
 func openPeers(t *testing.T, n int, device string, timeout time.Duration, over ...backend.Group) *peers {
 	t.Helper()
+	return openProgram(t, n, device, timeout, recordOver(over))
+}
+
+// recordOver returns the record of a program that all-reduces x over groups.
+func recordOver(groups []backend.Group) record {
+	return func(v *backend.Vars, p *backend.Program, x *backend.Tensor) {
+		p.Add(&backend.Add{A: x, B: x, Out: []backend.Cast{{Out: v.Tensor(backend.Stash, "twice", fp8.F32, 4)}}})
+		for _, g := range groups {
+			p.Add(&backend.AllReduce{X: x, Group: g})
+		}
+	}
+}
+
+// record adds the nodes of a program of x.
+type record func(v *backend.Vars, p *backend.Program, x *backend.Tensor)
+
+// openProgram opens n ranks with a program of x and other tensors.
+func openProgram(t *testing.T, n int, device string, timeout time.Duration, nodes record) *peers {
+	t.Helper()
 	standin.Only(t, "NCCL does not report a missing rank")
-	p := &peers{world.Local(n, timeout), make([]backend.Backend, n), make([]*backend.Tensor, n), make([]backend.Executable, n)}
+	p := &peers{world.Local(n, timeout), make([]backend.Backend, n), make([]*backend.Vars, n), make([]*backend.Tensor, n), make([]backend.Executable, n)}
 	t.Cleanup(func() {
 		if t.Failed() { // closing would wait for a collective that a rank has not joined
 			p.groups[0].Fail(world.CodeFailed, context.Canceled)
@@ -45,18 +65,15 @@ func openPeers(t *testing.T, n int, device string, timeout time.Duration, over .
 		p.devices[g.Rank()], err = open(device, backend.Options{Group: g})
 		return err
 	}))
-	require.NoError(t, p.each(func(rank int) error { return p.load(rank, over) }))
+	require.NoError(t, p.each(func(rank int) error { return p.load(rank, nodes) }))
 	return p
 }
 
-func (p *peers) load(rank int, over []backend.Group) error {
+func (p *peers) load(rank int, nodes record) error {
 	v := backend.NewVars()
-	p.x[rank] = v.Tensor(backend.Stash, "x", fp8.F32, 4)
+	p.vars[rank], p.x[rank] = v, v.Tensor(backend.Stash, "x", fp8.F32, 4)
 	program := v.Program("meeting")
-	program.Add(&backend.Add{A: p.x[rank], B: p.x[rank], Out: []backend.Cast{{Out: v.Tensor(backend.Stash, "twice", fp8.F32, 4)}}})
-	for _, g := range over {
-		program.Add(&backend.AllReduce{X: p.x[rank], Group: g})
-	}
+	nodes(v, program, p.x[rank])
 	list, err := p.devices[rank].Load(program)
 	if err == nil {
 		p.run[rank] = list[0]
