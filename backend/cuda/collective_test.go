@@ -52,6 +52,7 @@ func TestCollectivesAreBound(t *testing.T) {
 	}, got)
 	require.Equal(t, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, b.tables)
 	require.Len(t, b.marks, 5)
+	require.Zero(t, b.scratch, "calls of another stream may use the scratch memory at the same time")
 }
 
 // A collective for another number of ranks is refused.

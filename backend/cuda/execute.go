@@ -80,9 +80,6 @@ func (d *device) load(programs []*backend.Program) ([]backend.Executable, error)
 	for i, p := range programs {
 		x := &executable{memory: m, nodes: p.Nodes(), what: "run program " + p.Name(), workspace: t.workspace}
 		d.executables = append(d.executables, x)
-		if err := x.prepareOverlap(); err != nil {
-			return nil, err
-		}
 		for j, n := range x.nodes {
 			ready, err := t.prepare(calls[i][j])
 			x.calls = append(x.calls, ready) // also after an error, so that close frees it
@@ -92,6 +89,9 @@ func (d *device) load(programs []*backend.Program) ([]backend.Executable, error)
 			if err != nil {
 				return nil, d.failure(n.Path(), 0, err)
 			}
+		}
+		if err := x.prepareOverlap(); err != nil {
+			return nil, err
 		}
 		list[i] = x
 	}

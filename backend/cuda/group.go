@@ -21,7 +21,8 @@ import (
 //     tells the group how far the device is, and whether it waits in a collective. A host
 //     that waits for a device which computes does not wait for other ranks.
 //   - It samples the mark more often to measure the device's time in collectives, without a
-//     call to the driver.
+//     call to the driver. Where collectives run beside other nodes, it samples the mark of the
+//     compute stream's waits for them instead.
 //   - An error of the device or of an NCCL communicator ends the group.
 //   - When the group has ended, it aborts the communicators, so that the host's waits return.
 //     The memory that an aborted kernel writes, and everything computed from it, is invalid,
@@ -117,7 +118,7 @@ func (m *member) watch(d *device, streams ...*libcuda.Stream) {
 			m.abort()
 			return
 		case now := <-samples.C:
-			m.sample(d.mark(), now.Sub(last))
+			m.sample(d.waitMark(), now.Sub(last))
 			last = now
 			continue
 		case <-ticker.C:
@@ -260,6 +261,14 @@ func (d *device) wait(do func() error) error {
 // mark returns the last mark of the device; 0 before the first.
 func (d *device) mark() uint64 { return binary.LittleEndian.Uint64(d.staging.Bytes[markAt:]) }
 
+// waitMark returns the last mark by which the device's nodes wait for a collective.
+func (d *device) waitMark() uint64 {
+	if d.commStream == nil {
+		return d.mark()
+	}
+	return binary.LittleEndian.Uint64(d.staging.Bytes[joinAt:])
+}
+
 // lastCollective returns the name of the last collective that the device has reached, for errors:
 // the host cannot see into a running graph.
 func (d *device) lastCollective() string {
@@ -296,18 +305,18 @@ func (d *device) runCollective(c *collective, s *libcuda.Stream) error {
 	if err := d.ended(); err != nil {
 		return err
 	}
-	if err := d.sendMark(c.mark, s); err != nil {
+	if err := d.sendMark(s, markAt, c.mark); err != nil {
 		return err
 	}
 	if err := d.communicate(c, s, to, from); err != nil {
 		return err
 	}
-	return d.sendMark(c.mark+markBytes, s)
+	return d.sendMark(s, markAt, c.mark+markBytes)
 }
 
-// sendMark enqueues the copy of a mark to the host.
-func (d *device) sendMark(mark uint64, s *libcuda.Stream) error {
-	return s.DownloadPinned(d.staging.Pinned, markAt, libcuda.Ptr(mark), markBytes)
+// sendMark enqueues the copy of a mark to a place of the staging memory.
+func (d *device) sendMark(s *libcuda.Stream, to int, mark uint64) error {
+	return s.DownloadPinned(d.staging.Pinned, to, libcuda.Ptr(mark), markBytes)
 }
 
 // communicate enqueues NCCL's part of a collective.

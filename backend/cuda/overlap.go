@@ -40,6 +40,7 @@ type overlap struct {
 	joins
 	issued *libcuda.Event   // what the compute stream has got before a collective
 	done   []*libcuda.Event // by collective; nil where nothing waits for it
+	marks  []uint64         // by collective: the address of its marks, 0 without other ranks
 }
 
 // prepareOverlap makes the events of a program, at most one for each collective and one more.
@@ -49,9 +50,10 @@ func (x *executable) prepareOverlap() (err error) {
 	}
 	o := &overlap{joins: joinsOf(x.nodes)}
 	x.overlap = o // so that close frees its events also after an error
-	for _, n := range x.nodes {
+	for i, n := range x.nodes {
 		if n.IsCollective() {
 			o.done = append(o.done, nil)
+			o.marks = append(o.marks, markOf(x.calls[i]))
 		}
 	}
 	if len(o.done) == 0 {
@@ -69,6 +71,16 @@ func (x *executable) prepareOverlap() (err error) {
 		return x.failure(x.what, 0, err)
 	}
 	return nil
+}
+
+// markOf returns the address of the marks of a node's collective, 0 if it exchanges nothing.
+func markOf(calls []readyCall) uint64 {
+	for _, c := range calls {
+		if c.collective != nil && c.collective.ranks > 1 {
+			return c.collective.mark
+		}
+	}
+	return 0
 }
 
 func (o *overlap) close() error {
@@ -124,12 +136,24 @@ func (x *executable) fork(i, number int) error {
 	return nil
 }
 
-// join makes the compute stream wait for a collective, and so for those before it.
+// join makes the compute stream wait for a collective, and so for those before it. The device tells
+// the host that it waits by the marks of the collective, at another place than the collective does.
 func (x *executable) join(what string, number int) error {
 	if number == 0 {
 		return nil
 	}
-	if err := x.stream.WaitFor(x.overlap.done[number-1]); err != nil {
+	mark := x.overlap.marks[number-1]
+	var err error
+	if mark > 0 {
+		err = x.sendMark(x.stream, joinAt, mark)
+	}
+	if err == nil {
+		err = x.stream.WaitFor(x.overlap.done[number-1])
+	}
+	if err == nil && mark > 0 {
+		err = x.sendMark(x.stream, joinAt, mark+markBytes)
+	}
+	if err != nil {
 		return x.failure(what, 0, err)
 	}
 	return nil

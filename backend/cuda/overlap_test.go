@@ -146,6 +146,7 @@ func TestNodesRunDuringACollective(t *testing.T) {
 	idle, err := d.commStream.Idle()
 	require.NoError(t, err)
 	require.False(t, idle, "rank 1 has not run")
+	require.Zero(t, p.groups[0].WaitTime())
 	require.NoError(t, p.run[1].Run(t.Context()))
 	require.NoError(t, d.commStream.Synchronize())
 	require.NotEqual(t, wantBeside(1, 1, 2), p.besideResults(t, 0), "y did not wait for a")
@@ -153,6 +154,18 @@ func TestNodesRunDuringACollective(t *testing.T) {
 	x.overlap.joins = want
 	require.NoError(t, p.each(func(rank int) error { return p.run[rank].Run(t.Context()) }))
 	require.Equal(t, wantBeside(1, 1, 2), p.besideResults(t, 0))
+}
+
+// A rank waits while its nodes wait for a collective, not during the collective.
+func TestWaitTimeWithOverlap(t *testing.T) {
+	p := openBeside(t, beside)
+	require.NoError(t, p.run[0].Run(t.Context()))
+	require.Eventually(t, func() bool { return p.groups[0].WaitTime() > 0 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, p.run[1].Run(t.Context()))
+	for rank := range p.devices {
+		_, err := p.read(rank)
+		require.NoError(t, err)
+	}
 }
 
 // Collectives that do not wait for the nodes before them have wrong results.

@@ -11,8 +11,8 @@ import (
 )
 
 // staging is page-locked memory for copies: two outboxes for writes to the device, an
-// inbox for reads, and the mark, the number of the collective that the device has
-// reached.
+// inbox for reads, and two marks, the numbers of the collectives that the device has reached and
+// that its other nodes wait for.
 //
 // The device reads one outbox while the host fills the other. A write waits only when
 // both are full, and then for the older outbox alone.
@@ -31,11 +31,12 @@ const (
 	inboxAt     = 2 * outboxBytes
 	markAt      = inboxAt + inboxBytes
 	markBytes   = 8
+	joinAt      = markAt + markBytes
 )
 
 func (d *device) stage() (err error) {
 	s := &d.staging
-	if s.Pinned, err = d.Pin(markAt + markBytes); err != nil {
+	if s.Pinned, err = d.Pin(joinAt + markBytes); err != nil {
 		return err
 	}
 	for i := range s.read {
