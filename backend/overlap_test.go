@@ -1,6 +1,8 @@
 package backend_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,4 +28,77 @@ func TestCollectivesBefore(t *testing.T) {
 	p.Add(&backend.AllReduce{X: part})
 	require.NoError(t, p.Err())
 	require.Equal(t, []int{0, 0, 0, 1, 0, 1, 2, 3}, backend.CollectivesBefore(p.Nodes()))
+}
+
+// randomExchanges returns a program of collectives, on both queues, and other nodes. They read earlier
+// temps and write new ones, or reduce them in place.
+func randomExchanges(rng *rand.Rand) *backend.Program {
+	p := backend.NewVars().Program("random")
+	var temps []*backend.Tensor
+	fresh := func(n int) *backend.Tensor {
+		t := p.Temp(fmt.Sprintf("t%d", len(temps)), fp8.F32, n)
+		temps = append(temps, t)
+		return t
+	}
+	p.Add(&backend.Fill{Out: fresh(8)})
+	for range 5 + rng.IntN(40) {
+		q := p
+		if rng.IntN(4) > 0 {
+			q = p.On(backend.CommQueue)
+		}
+		x := temps[max(0, len(temps)-1-rng.IntN(5))]
+		n := x.Elems()
+		switch kind := rng.IntN(7); {
+		case kind == 0:
+			q.Add(&backend.AllReduce{X: x})
+		case kind == 1 && n <= 64:
+			q.Add(&backend.AllGather{X: x, Out: fresh(2 * n)})
+		case kind == 2 && n > 4:
+			q.Add(&backend.ReduceScatter{X: x, Out: fresh(n / 2)})
+		case kind == 3:
+			p.Add(&backend.Fill{Out: fresh(4 << rng.IntN(4))})
+		case kind == 4:
+			p.Add(&backend.Amax{X: x, Out: fresh(1)})
+		default:
+			p.Add(&backend.Quantize{X: x, Out: to(fresh(n))})
+		}
+	}
+	return p
+}
+
+// No node that may run beside a collective writes memory that the collective reads or writes, or reads
+// what it writes: the memory of temps that it only reads is not used again before a node waits for it.
+func TestPlanKeepsTheMemoryOfPendingCollectives(t *testing.T) {
+	const align = 16
+	beside := 0
+	for seed := range uint64(500) {
+		p := randomExchanges(rand.New(rand.NewPCG(seed, 1)))
+		require.NoError(t, p.Err())
+		plan, nodes := backend.MakePlan(align, backend.PerOp, p), p.Nodes()
+		overlap := func(a, b *backend.Tensor) bool {
+			a, b = a.Root(), b.Root()
+			return plan.Offsets[a] < plan.Offsets[b]+b.Bytes() && plan.Offsets[b] < plan.Offsets[a]+a.Bytes()
+		}
+		before, count := backend.CollectivesBefore(nodes), 0
+		for i, n := range nodes {
+			if !n.IsCollective() {
+				continue
+			}
+			count++
+			for k := i + 1; k < len(nodes) && before[k-1] < count && before[k] < count; k++ {
+				if nodes[k].IsCollective() {
+					continue // runs after it
+				}
+				beside++
+				for _, a := range n.Operands() {
+					for _, b := range nodes[k].Operands() {
+						if a.Access != backend.In || b.Access != backend.In {
+							require.False(t, overlap(a.Tensor, b.Tensor), "seed %d: node %d uses %s, and node %d %s beside it", seed, i, a.Tensor, k, b.Tensor)
+						}
+					}
+				}
+			}
+		}
+	}
+	require.Greater(t, beside, 2000)
 }

@@ -85,7 +85,8 @@ func blockExtent(nodes []*Node, i int) (first, end int) {
 
 // joinOf returns the last node during which the operands of node i must stay live: i
 // itself on the compute queue, else the first later compute node that uses what i wrote,
-// or the last node of the program.
+// or the last node of the program. That node waits for i (CollectivesBefore), and nodes after it
+// come after i. So operands that i only reads live until then, too.
 func joinOf(nodes []*Node, i int) int {
 	if nodes[i].Queue == ComputeQueue {
 		return i
