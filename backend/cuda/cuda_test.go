@@ -12,7 +12,7 @@ import (
 )
 
 func TestSpec(t *testing.T) {
-	for _, device := range []string{"", "0", "12", "1,attention=mma", "attention=mma", "sm_90", "0,sm_100,attention=mma"} {
+	for _, device := range []string{"", "0", "12", "1,attention=mma", "attention=mma", "sm_90", "0,sm_100,attention=mma", "0,collectives=overlap", "collectives=overlap,attention=mma"} {
 		s, err := spec(device)
 		require.NoError(t, err)
 		require.Equal(t, fp8.E4M3, s.E4M3)
@@ -20,7 +20,7 @@ func TestSpec(t *testing.T) {
 		require.True(t, s.Multiplies(e5m2, e4m3))
 		require.False(t, s.Multiplies(e5m2, e5m2))
 	}
-	for _, device := range []string{"h100", "-1", "0,1", "65536", "0,attention=", "attention=wgmma", "sm_80", "sm_"} {
+	for _, device := range []string{"h100", "-1", "0,1", "65536", "0,attention=", "attention=wgmma", "sm_80", "sm_", "collectives", "collectives=program"} {
 		_, err := spec(device)
 		require.ErrorContains(t, err, "known: ", device)
 		_, err = open(device, backend.Options{})

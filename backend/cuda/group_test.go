@@ -167,6 +167,13 @@ func TestCollectivesInGraphs(t *testing.T) {
 // When one rank loses its device, the other ranks fail instead of waiting forever, even
 // if no call uses the failed rank.
 func TestOneRankLosesItsDevice(t *testing.T) {
+	for _, device := range []string{"cuda", "cuda:" + beside} {
+		t.Run(device, func(t *testing.T) { loseADevice(t, device) })
+	}
+}
+
+func loseADevice(t *testing.T, device string) {
+	t.Helper()
 	standin.Only(t, "only a new process can use a lost GPU again")
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
@@ -177,7 +184,7 @@ func TestOneRankLosesItsDevice(t *testing.T) {
 	})
 	c := small("bf16")
 	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks = 1, 0, 2
-	tm := newTeam(t, c, "cuda")
+	tm := newTeam(t, c, device)
 	standin.Set(t, "STANDIN_LOST", "400") // in about the third step
 	var err error
 	for step := 0; err == nil && step < 10; step++ {

@@ -20,7 +20,7 @@
 #	steps outside                       9
 #	tests parity                        9
 #	curves                              4
-#	ranks                               7, only with two GPUs or more
+#	ranks                               8, only with two GPUs or more
 #	peers                               9, only with PEERS
 #	sanitizer                           9, only with compute-sanitizer
 #
@@ -242,6 +242,8 @@ if wanted ranks; then
 		# The same batches on one GPU and on all.
 		train ranks-one 180 "$octet" train --backend "$BACKEND" --recipe bf16 --steps $steps --json $together train.accumulate="$ranks"
 		train ranks-all 180 "$octet" train --backend "$BACKEND" --recipe bf16 --steps $steps --json $together train.accumulate=1 --ranks "$ranks"
+		# The same with collectives beside the compute.
+		train ranks-overlap 180 "$octet" train --backend "$BACKEND,collectives=overlap" --recipe bf16 --steps $steps --json $together train.accumulate=1 --ranks "$ranks"
 		# The same batches on pairs of GPUs that share each layer, and all weights by stage 3 of ZeRO.
 		if [ $((ranks % 2)) -eq 0 ]; then
 			train ranks-shared 180 "$octet" train --backend "$BACKEND" --recipe bf16 --steps $steps --json $together train.accumulate=2 --ranks "$ranks" train.tensor_parallel=2 train.zero_stage=3

@@ -11,7 +11,7 @@ import (
 
 // ranks are the figures of several GPUs, one process each.
 func (r *results) ranks() []Figure {
-	return []Figure{r.lostRank("killed", 5), r.lostRank("stopped", 10), r.ranksCompared(allRanks, "several ranks"), r.ranksCompared(sharingRanks, "ranks that share layers and weights"), r.scaling(), r.allReduce()}
+	return []Figure{r.lostRank("killed", 5), r.lostRank("stopped", 10), r.ranksCompared(allRanks, "several ranks"), r.ranksCompared(sharingRanks, "ranks that share layers and weights"), r.scaling(), r.overlap(), r.allReduce()}
 }
 
 // ended matches a line of TestLostProcess.
@@ -35,7 +35,7 @@ func (r *results) lostRank(how string, target float64) Figure {
 	return absent(name, asked, r.why(part))
 }
 
-const oneRank, allRanks, sharingRanks = "ranks-one", "ranks-all", "ranks-shared"
+const oneRank, allRanks, overlapRanks, sharingRanks = "ranks-one", "ranks-all", "ranks-overlap", "ranks-shared"
 
 // ranksCompared compares the losses of several ranks, a part of the script, with those of one that
 // trains on all batches. The ranks add in another order.
@@ -47,11 +47,36 @@ func (r *results) ranksCompared(part, ranks string) Figure {
 			return absent(name, "", r.why(part))
 		}
 	}
-	largest := 0.0
-	for i := range min(len(a), len(b)) {
+	largest, steps := apart(a, b)
+	return Figure{name, fmt.Sprintf("at most %.2g nats apart in %d steps", largest, steps), "", "to be judged"}
+}
+
+// apart returns the largest difference of losses, and the number of steps that both runs have.
+func apart(a, b []float64) (largest float64, steps int) {
+	steps = min(len(a), len(b))
+	for i := range steps {
 		largest = max(largest, math.Abs(a[i]-b[i]))
 	}
-	return Figure{name, fmt.Sprintf("at most %.2g nats apart in %d steps", largest, min(len(a), len(b))), "", "to be judged"}
+	return largest, steps
+}
+
+// overlap is the rate with collectives beside the compute relative to that without. The losses are
+// equal if both runs have chosen the same algorithms of GEMMs.
+func (r *results) overlap() Figure {
+	const name, asked = "collectives beside the compute, rate over that without, 124m, bf16", "equal losses"
+	without, with := r.rate(allRanks), r.rate(overlapRanks)
+	switch {
+	case without == 0:
+		return absent(name, asked, r.why(allRanks))
+	case with == 0:
+		return absent(name, asked, r.why(overlapRanks))
+	}
+	largest, steps := apart(r.losses(allRanks), r.losses(overlapRanks))
+	losses, judged := fmt.Sprintf("losses equal in %d steps", steps), met
+	if steps == 0 || largest != 0 { // NaN, too
+		losses, judged = fmt.Sprintf("losses at most %.2g nats apart in %d steps", largest, steps), "to be judged"
+	}
+	return Figure{name, fmt.Sprintf("%.2f times, %.0f against %.0f tokens/s, %s", with/without, with, without, losses), asked, judged}
 }
 
 // scaling is the rate of several ranks relative to that of one.
