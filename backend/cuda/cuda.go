@@ -135,7 +135,7 @@ const headTokens = 1024
 type options struct {
 	gpu        int  // ordinal
 	mma        bool // attention by mma.sync, even if the GPU has wgmma
-	overlap    bool // collectives run beside other nodes
+	overlaps   bool // collectives run beside other nodes
 	capability int  // the GPU must have it, 90 for 9.0; 0: any
 }
 
@@ -152,7 +152,7 @@ func parse(device string) (opts options, err error) {
 		case option == "attention=mma":
 			opts.mma = true
 		case option == "collectives=overlap":
-			opts.overlap = true
+			opts.overlaps = true
 		case isSM && smErr == nil && capability >= 89:
 			opts.capability = int(capability)
 		case device != "":

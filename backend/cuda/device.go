@@ -19,7 +19,7 @@ type device struct {
 	spec   backend.Spec
 	stream *libcuda.Stream
 
-	overlap    bool            // collectives run beside other nodes
+	overlaps   bool            // collectives of several ranks run beside other nodes
 	commStream *libcuda.Stream // of collectives; nil: they run on stream
 
 	vars      backend.DeviceVars
@@ -78,7 +78,7 @@ func openDevice(ordinal int, opts options, earlier []byte) (*device, error) {
 	if err != nil {
 		return nil, (&device{gpu: g}).failure("open a stream", 0, err)
 	}
-	return (&device{gpu: g, stream: s, mma: opts.mma, overlap: opts.overlap, earlier: parseChoices(earlier, g.lt.Version)}).start()
+	return (&device{gpu: g, stream: s, mma: opts.mma, overlaps: opts.overlaps, earlier: parseChoices(earlier, g.lt.Version)}).start()
 }
 
 // start completes a device whose GPU and stream are set.

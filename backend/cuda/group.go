@@ -59,20 +59,19 @@ func (d *device) join(g *world.Group) error {
 	if l := nccl(d.Version); !l.OK {
 		return fmt.Errorf("%w that %d ranks can use: NCCL cannot be loaded: %s; %s, set train.ranks = 1", backend.ErrNoDevice, g.Size(), l.Detail, l.Fix)
 	}
-	d.member = &member{group: g, closing: make(chan struct{}), watched: make(chan struct{}), released: make(chan struct{})}
-	if err := d.connect(backend.Group{}); err != nil {
-		d.member = nil
-		return err
-	}
 	streams := []*libcuda.Stream{d.stream}
-	if d.overlap {
+	if d.overlaps {
 		var err error
 		if d.commStream, err = d.gpu.NewStream(); err != nil {
-			d.member = nil
 			return d.failure("open a stream", 0, err)
 		}
 		streams = append(streams, d.commStream)
 		d.spec.Device += ", collectives beside the compute"
+	}
+	d.member = &member{group: g, closing: make(chan struct{}), watched: make(chan struct{}), released: make(chan struct{})}
+	if err := d.connect(backend.Group{}); err != nil {
+		d.member = nil
+		return err
 	}
 	go d.member.watch(d, streams...) // Close waits for its end, also after an error
 	d.spec.Arithmetic = d.arithmetic()

@@ -196,7 +196,7 @@ func TestMissingFork(t *testing.T) {
 	require.Equal(t, float32(2), got.z)
 }
 
-// Graphs that are recorded together poll no stream, and leave none of two in a capture.
+// Polling does not invalidate a capture of both streams.
 func TestPollingLeavesACaptureOfTwoStreamsValid(t *testing.T) {
 	d := openBeside(t, beside).devices[0].(*device)
 	e, err := d.gpu.NewOrder()
