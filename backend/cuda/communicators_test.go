@@ -60,12 +60,12 @@ func TestGroupsOfRanks(t *testing.T) {
 func TestMissingRankOfAGroup(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "4")
-	p := openPeers(t, 4, "", time.Second, kindsOfGroups...)
+	p := openPeers(t, 4, "", 5*time.Second, kindsOfGroups...)
 	for rank := range 3 {
 		require.NoError(t, p.run[rank].Run(t.Context()))
 	}
 	_, err := p.read(2)
-	p.ends(t, err, "rank 3: the other ranks waited for it for 1s; its last collective is ")
+	p.ends(t, err, "rank 3: the other ranks waited for it for 5s; its last collective is ")
 	p.ended(t, 4)
 }
 
