@@ -77,9 +77,9 @@ type SoftmaxStats struct {
 
 // The words of a row of SoftmaxStats.
 const (
-	SoftmaxTop    = iota // the largest logit; -∞ without valid columns
+	SoftmaxTop    = iota // the largest logit, at least the lowest FP32: that without valid columns
 	SoftmaxSum           // Σ e^(logit − largest), 0 without valid columns
-	SoftmaxTarget        // the logit of the target; -∞ if this part does not have it
+	SoftmaxTarget        // the logit of the target; the lowest FP32 if this part does not have it
 	SoftmaxFirst         // the first column of the largest logit, counted in the whole vocabulary of less than 2^24; without valid columns the part's first column
 	SoftmaxWords         // number of words
 )

@@ -102,3 +102,28 @@ func TestPlanKeepsTheMemoryOfPendingCollectives(t *testing.T) {
 	}
 	require.Greater(t, beside, 2000)
 }
+
+// Every rank is in one group, and finds itself and the others there.
+func TestGroup(t *testing.T) {
+	for _, g := range []backend.Group{{}, {Size: 2, Stride: 1}, {Size: 2, Stride: 3}, {Size: 3, Stride: 2}, {Size: 6, Stride: 1}, {Size: 1, Stride: 1}} {
+		n, err := g.Ranks(6)
+		require.NoError(t, err)
+		members := map[int]int{}
+		for rank := range 6 {
+			require.Equal(t, rank, g.Member(rank, g.Index(rank)), "%s", g)
+			for i := range n {
+				member := g.Member(rank, i)
+				require.Equal(t, i, g.Index(member), "%s", g)
+				members[member]++
+			}
+		}
+		require.Len(t, members, 6)
+		for _, times := range members {
+			require.Equal(t, n, times, "%s", g)
+		}
+	}
+	for _, g := range []backend.Group{{Size: 4, Stride: 1}, {Size: 2, Stride: 2}, {Size: 2}, {Stride: 2}, {Size: -2, Stride: 1}} {
+		_, err := g.Ranks(6)
+		require.ErrorContains(t, err, "6 ranks do not divide into groups of")
+	}
+}

@@ -44,13 +44,13 @@ func RecomputeForward(p *Program, segment func(*Node) string) (*Program, error) 
 		}
 	}
 
-	r := &recomputation{nodes: nodes, writer: writer, kept: kept, renamed: map[*Tensor]*Tensor{}, emitted: map[int]bool{}}
+	r := &recomputation{
+		nodes: nodes, writer: writer, kept: kept, renamed: map[*Tensor]*Tensor{}, emitted: map[int]bool{}, begun: map[*Tensor]bool{},
+	}
 	q, err := Rewrite(p, func(q *Rewriter, n *Node) {
 		if n.Phase != Forward {
 			for _, o := range n.operands {
-				if root := o.Tensor.Root(); writerSegment(root) != "" && !kept[root] && r.renamed[root] == nil {
-					r.emitFor(q.rec, root, n)
-				}
+				r.emitTensor(q.rec, o.Tensor, n)
 			}
 			n = n.with(ReplaceOperands(n.Op, r.rename))
 		}
@@ -68,17 +68,31 @@ type recomputation struct {
 	kept    map[*Tensor]bool
 	renamed map[*Tensor]*Tensor // originals, roots and views, to the recomputed tensors
 	emitted map[int]bool        // nodes that are computed again
+	begun   map[*Tensor]bool    // roots that emitFor has begun
 	err     error
+}
+
+// emitTensor appends the nodes that compute a tensor again, and its scale, unless they are kept or
+// have been computed again.
+func (r *recomputation) emitTensor(rec *record, t *Tensor, user *Node) {
+	for _, x := range []*Tensor{t.Scale, t} {
+		if x == nil {
+			continue
+		}
+		if root := x.Root(); len(r.writer[root]) > 0 && !r.kept[root] && !r.begun[root] {
+			r.emitFor(rec, root, user)
+		}
+	}
 }
 
 // emitFor appends the nodes that compute t again, after the nodes that compute their
 // inputs. It recomputes only what the backward reads, not the whole segment.
 func (r *recomputation) emitFor(rec *record, t *Tensor, user *Node) {
+	r.begun[t] = true
 	for _, i := range r.writer[t] {
 		for _, o := range r.nodes[i].operands {
-			root := o.Tensor.Root()
-			if o.Access != Out && root != t && len(r.writer[root]) > 0 && !r.kept[root] && r.renamed[root] == nil {
-				r.emitFor(rec, root, user)
+			if o.Access != Out {
+				r.emitTensor(rec, o.Tensor, user)
 			}
 		}
 	}

@@ -168,7 +168,7 @@ func (t *Trainer) scorePairs(ctx context.Context, p *data.Pairs, report func(don
 			for _, x := range d.pairs.logProbs[:2*n] {
 				mine = binary.LittleEndian.AppendUint64(mine, math.Float64bits(x))
 			}
-		case t.Config.Train.ZeroStage >= 3: // gathers weights with the ranks that have pairs
+		case t.evaluatesTogether():
 			if err := t.logProbs(ctx); err != nil {
 				return nil, err
 			}

@@ -43,6 +43,7 @@ type AdamW struct {
 	MeanSquares, Largest, ZeroV *backend.Tensor
 
 	config Optimizer
+	ranks  int // with batches of their own
 	model  *nn.Base
 	order  []*nn.Param // of the elements of MeanSquares, Largest and ZeroV
 	m1, m2 map[*nn.Param]*backend.Tensor
@@ -153,6 +154,7 @@ func (o *AdamW) constants() iter.Seq2[*backend.Tensor, float32] {
 // amax skips all of it but the casts. The gradients must be declared
 // ([nn.Base.DeclareGrads]). With several ranks, all-reduce the model's maxima before it.
 func (o *AdamW) Update(p *nn.Pass) {
+	o.ranks = p.Ranks
 	o.record(p.Program, p.Control)
 	o.model.UpdateScales(p.Program, o.Skip)
 	o.model.StepMu(p, o.Skip)
@@ -261,6 +263,15 @@ func (o *AdamW) divides(p *nn.Param) (bool, backend.Group) {
 	return false, backend.Group{}
 }
 
+// sumOverParts appends the sum of x over the ranks that share layers. Groups have copies of these parts, and a
+// network may add them in another order: all take the largest of the sums, so that copies stay equal.
+func (o *AdamW) sumOverParts(p *backend.Program, x *backend.Tensor) {
+	comm(p).Add(&backend.AllReduce{X: x, Group: backend.Group{Size: o.model.Tensor, Stride: 1}})
+	if o.ranks > 1 {
+		comm(p).Add(&backend.AllReduce{X: x, Reduce: backend.ReduceMax, Group: backend.Group{Size: o.ranks, Stride: o.model.Tensor}})
+	}
+}
+
 // sumSquares appends the squared gradient norm: the squares of gradients of which ranks have parts,
 // all-reduced over these ranks, plus those of replicated gradients, counted once.
 func (o *AdamW) sumSquares(p *backend.Program) *backend.Tensor {
@@ -301,7 +312,7 @@ func (o *AdamW) sumSquares(p *backend.Program) *backend.Tensor {
 		comm(p).Add(&backend.AllReduce{X: ofShards})
 	}
 	if ofParts != nil {
-		comm(p).Add(&backend.AllReduce{X: ofParts, Group: backend.Group{Size: o.model.Tensor, Stride: 1}})
+		o.sumOverParts(p, ofParts)
 	}
 	p.Add(&backend.Sum{X: squares, Out: squared})
 	return squared

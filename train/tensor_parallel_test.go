@@ -82,6 +82,7 @@ func TestTensorParallelRecipes(t *testing.T) {
 		for _, l := range [][3]int{{2, 2, 1}, {4, 2, 3}} {
 			for i, r := range steps(t, newTrainer(t, layout(c, l[0], l[1], l[2]), 1, false), 2) {
 				require.InEpsilon(t, want[i].Loss, r.Loss, 4e-3, "recipe %s, layout %v, step %d", name, l, i+1)
+				require.InEpsilon(t, want[i].GradNorm, r.GradNorm, 0.1, "recipe %s, layout %v, step %d", name, l, i+1)
 			}
 		}
 	}
@@ -147,7 +148,7 @@ func sameScales(want, got []map[string][]float32) error {
 	return nil
 }
 
-// without is a job whose programs lack the reductions that drop selects.
+// without is a job whose programs lack the reductions that drop selects, or changes.
 func without(c Config, drop func(*backend.AllReduce) bool) (*Job, error) {
 	spec, err := backend.SpecOf("emu")
 	if err != nil {
@@ -159,8 +160,13 @@ func without(c Config, drop func(*backend.AllReduce) bool) (*Job, error) {
 	}
 	cut := func(p *backend.Program) *backend.Program {
 		q, failure := backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
-			if o, ok := n.Op.(*backend.AllReduce); !ok || !drop(o) {
+			o, ok := n.Op.(*backend.AllReduce)
+			if !ok {
 				r.Add(n, n.Op)
+				return
+			}
+			if changed := *o; !drop(&changed) {
+				r.Add(n, &changed)
 			}
 		})
 		if failure != nil {
@@ -203,6 +209,50 @@ func TestTensorParallelChoosesTheScalesOfOneRank(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The channel maxima of a step are those of ranks with all channels and the same batches. Reduced over all ranks, of which
+// others have other channels, they are not.
+func TestTensorParallelChannels(t *testing.T) {
+	c := divisible(t, inFP32(t, "fp8-smooth"))
+	maxima := func(tm *team) (list [][]float32) {
+		steps(t, tm, 1)
+		for _, tr := range tm.ranks {
+			x, err := tr.localFloats(tr.Model.ChannelHistory)
+			require.NoError(t, err)
+			list = append(list, x[:tr.Model.ChannelHistory.Cols()])
+		}
+		return list
+	}
+	same := func(one []float32, tm *team) bool {
+		for rank, own := range maxima(tm) {
+			n, at := c.Model.FFN/tm.Config.Train.Tensor, rank%tm.Config.Train.Tensor
+			for i, x := range own {
+				if y := one[i/n*c.Model.FFN+at*n+i%n]; math.Abs(float64(x/y)-1) > 1e-2 {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	for _, l := range [][3]int{{2, 2, 0}, {4, 2, 1}} {
+		one := maxima(newTrainer(t, layout(c, l[0]/l[1], 1, l[2]), 1, false))[0]
+		c := layout(c, l[0], l[1], l[2])
+		require.True(t, same(one, newTrainer(t, c, 1, false)), "layout %v", l)
+		if l[0] == l[1] {
+			continue
+		}
+		tm := newTeam(t, func() (*Job, error) {
+			return without(c, func(o *backend.AllReduce) bool {
+				if o.X.Name == "swiglu.channel_max" {
+					o.Group = backend.Group{}
+				}
+				return false
+			})
+		}, 1, nil)
+		require.NoError(t, tm.Init(t.Context()))
+		require.False(t, same(one, tm), "layout %v over all ranks", l)
 	}
 }
 
@@ -280,6 +330,35 @@ func TestTensorParallelIsRefused(t *testing.T) {
 	}
 }
 
+// Ranks that exchange gradients as codes move the weights as ranks that share no layers do: Adam's first
+// step has the sign of the gradient.
+func TestTensorParallelExchangesCodes(t *testing.T) {
+	c := divisible(t, "fp8-lm")
+	moved := func(c Config) (down []bool) {
+		tm := newTrainer(t, c, 1, false)
+		steps(t, tm, 1)
+		for _, p := range tm.Model.Params {
+			begun := p.Init(uint64(c.Seed))
+			after, err := tm.Weights(p)
+			require.NoError(t, err)
+			for i, x := range after {
+				down = append(down, x < begun[i])
+			}
+		}
+		return down
+	}
+	want := moved(layout(c, 2, 1, 1))
+	for _, l := range [][3]int{{4, 2, 1}, {4, 2, 3}} {
+		same := 0
+		for i, sign := range moved(layout(c, l[0], l[1], l[2])) {
+			if sign == want[i] {
+				same++
+			}
+		}
+		require.Greater(t, float64(same), 0.9*float64(len(want)), "layout %v", l)
+	}
+}
+
 // Telemetry measures the first rank's parts of all casts, and its channels.
 func TestTensorParallelHealth(t *testing.T) {
 	c := divisible(t, "fp8-smooth")
@@ -302,12 +381,81 @@ func TestTensorParallelHealth(t *testing.T) {
 
 // Recomputation repeats the gathers of a forward, and changes no bit.
 func TestTensorParallelRecomputes(t *testing.T) {
-	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth", "fp8-smooth-token"} {
+	for _, name := range recipe.Names() {
 		c := layout(divisible(t, name), 4, 2, 3)
+		if _, err := NewJob(c, specOf(t, "emu")); err != nil { // see TestTensorParallelRecipes
+			continue
+		}
 		want := steps(t, newTrainer(t, c, 1, false), 2)
 		for _, recompute := range []string{"attention", "block"} {
 			c.Train.Recompute = recompute
 			require.Equal(t, want, steps(t, newTrainer(t, c, 1, false), 2), "%s of %s", recompute, name)
+		}
+	}
+}
+
+// Copies of state stay equal: what ranks do not divide on all of them, and a part of a layer on those that
+// have it.
+func TestTensorParallelCopiesAgree(t *testing.T) {
+	for _, name := range []string{"fp8-smooth", "fp8-lm", "te-delayed"} {
+		c := divisible(t, name)
+		c.Model.QKVBias, c.Model.QKNorm, c.Model.Norm, c.Model.Tied = true, "learned", "both", name == "te-delayed"
+		c.Optimizer.ClipRMS, c.Train.Accumulate = 1, 2
+		for _, l := range [][3]int{{4, 2, 0}, {4, 2, 1}, {4, 2, 3}, {4, 4, 0}} {
+			if name == "fp8-lm" && l[2] == 0 { // codes of gradients travel only to shards
+				continue
+			}
+			tm := newTrainer(t, layout(c, l[0], l[1], l[2]), 1, false)
+			steps(t, tm, 3)
+			for x := range tm.Vars.All() {
+				if x.Class != backend.State && x.Class != backend.Param {
+					continue
+				}
+				first := map[region]string{}
+				for rank, tr := range tm.ranks {
+					own := tr.Vars.Lookup(x.Name)
+					raw, err := tr.readLocal(own)
+					require.NoError(t, err)
+					r := tr.regionOf(own, rank)
+					if own == tr.Model.ChannelHistory {
+						r.columns[0] = tr.Config.placeOf(rank).tensor
+					}
+					if first[r] == "" {
+						first[r] = string(raw)
+					}
+					require.True(t, first[r] == string(raw), "%s of rank %d, layout %v, %s", x.Name, rank, l, name)
+				}
+			}
+		}
+	}
+}
+
+// In FP32 all layouts give one rank's losses and norms, in training, evaluation and with pairs.
+func TestTensorParallelInFP32(t *testing.T) {
+	for _, change := range []func(*Config){
+		func(*Config) {},
+		func(c *Config) {
+			c.Model.QKVBias, c.Model.QKNorm, c.Model.Norm, c.Optimizer.ClipRMS = true, "learned", "both", 1
+		},
+		func(c *Config) { c.Model.Tied, c.Train.Accumulate = true, 2 },
+	} {
+		c := divisible(t, "fp32")
+		change(&c)
+		one := newTrainer(t, c, 1, false)
+		want := steps(t, one, 3)
+		eval, err := one.Evaluate(t.Context())
+		require.NoError(t, err)
+		for _, l := range [][3]int{{2, 2, 0}, {4, 2, 0}, {4, 2, 1}, {4, 2, 2}, {4, 2, 3}, {4, 4, 0}} {
+			tm := newTrainer(t, layout(c, l[0], l[1], l[2]), 1, false)
+			for i, r := range steps(t, tm, 3) {
+				require.InEpsilon(t, want[i].Loss, r.Loss, 1e-5, "layout %v, step %d", l, i+1)
+				require.InEpsilon(t, want[i].GradNorm, r.GradNorm, 1e-4, "layout %v, step %d", l, i+1)
+				require.InDelta(t, want[i].Update.RMS, r.Update.RMS, 1e-3*want[i].Update.RMS, "layout %v, step %d", l, i+1)
+			}
+			got, err := tm.Evaluate(t.Context())
+			require.NoError(t, err)
+			require.InEpsilon(t, eval, got, 1e-5, "layout %v", l)
+			require.InEpsilon(t, one.FLOPsPerToken(), tm.FLOPsPerToken(), 1e-3, "layout %v", l)
 		}
 	}
 }

@@ -389,11 +389,16 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 	return total / float64(d.sweep.Targets()), nil
 }
 
-// rounds returns how often this rank evaluates when the ranks divide so many batches. A rank without a
-// batch in the last round takes part only if the ranks gather weights, at stage 3 of ZeRO.
+// evaluatesTogether reports whether a rank without a batch takes part in an evaluation: ranks gather
+// weights at stage 3 of ZeRO, and over MPI all groups that share layers run their collectives together.
+func (t *Trainer) evaluatesTogether() bool {
+	return t.Config.Train.ZeroStage >= 3 || t.Config.tensor() > 1
+}
+
+// rounds returns how often this rank evaluates when the ranks divide so many batches.
 func (t *Trainer) rounds(batches int64) int64 {
 	ranks := int64(t.Config.dataRanks())
-	if t.Config.Train.ZeroStage >= 3 {
+	if t.evaluatesTogether() {
 		return (batches + ranks - 1) / ranks
 	}
 	return (batches + ranks - 1 - int64(t.place().data)) / ranks

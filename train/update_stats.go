@@ -52,9 +52,13 @@ func (o *AdamW) recordStats(p *backend.Program, op *backend.AdamW, params []*nn.
 	}
 	p.Add(stats)
 	if op.Shard {
-		comm(p).Add(&backend.AllReduce{X: squares, Group: op.Split})
+		sum := func(x *backend.Tensor) { comm(p).Add(&backend.AllReduce{X: x}) }
+		if !op.Split.All() {
+			sum = func(x *backend.Tensor) { o.sumOverParts(p, x) }
+		}
+		sum(squares)
 		comm(p).Add(&backend.AllReduce{X: largest, Reduce: backend.ReduceMax, Group: op.Split})
-		comm(p).Add(&backend.AllReduce{X: zeroV, Group: op.Split})
+		sum(zeroV)
 	}
 	if op.ClipRMS = float32(o.config.ClipRMS); op.ClipRMS > 0 {
 		op.MeanSquares = squares

@@ -130,6 +130,9 @@ func joinStats(stats []float32, token, tokens int) rowStats {
 		}
 		all.target = max(all.target, s[backend.SoftmaxTarget])
 	}
+	if all.target == -math.MaxFloat32 { // no part has more, so its part has -∞
+		all.target = float32(math.Inf(-1))
+	}
 	for at := token * words; at < len(stats); at += tokens * words {
 		if s := stats[at : at+words]; s[backend.SoftmaxSum] != 0 { // else it may have no valid columns
 			all.sum += float64(s[backend.SoftmaxSum]) * math.Exp(float64(s[backend.SoftmaxTop])-float64(all.top))
@@ -150,13 +153,13 @@ func (b *binder) softmaxStats(o *backend.SoftmaxStats) func() {
 		buffer, powers := scratch[:lossPiece], scratch[lossPiece:lossPiece+cols]
 		own := part.valid(o.Valid)
 		s := out[t*backend.SoftmaxWords:][:backend.SoftmaxWords]
-		top := largestLogit(&logits, t, 0, own, buffer)
+		top := max(largestLogit(&logits, t, 0, own, buffer), -math.MaxFloat32)
 		s[backend.SoftmaxTop], s[backend.SoftmaxSum] = top, 0
 		s[backend.SoftmaxFirst] = float32(part.first + firstLogit(&logits, t, own, top, buffer))
 		if own > 0 {
 			s[backend.SoftmaxSum] = float32(exponentials(powers, &logits, t, own, top, buffer, min(t+1, tokens-1)))
 		}
-		s[backend.SoftmaxTarget] = float32(math.Inf(-1))
+		s[backend.SoftmaxTarget] = -math.MaxFloat32
 		if col, ok := part.local(targets(t)); ok && col < own {
 			s[backend.SoftmaxTarget] = logits.Piece(buffer, t, col, 1)[0]
 		}

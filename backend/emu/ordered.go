@@ -287,9 +287,9 @@ func bytesOf(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
-// subset is the transport of the processes of a group. All groups run their collectives at the same time,
-// since the ranks run equal programs: each is an all-to-all of all processes, of which the parts for
-// other groups are empty.
+// subset is the transport of the processes of a group. All groups run their collectives at the same time:
+// each is an all-to-all of all processes, of which the parts for other groups are empty. So the ranks of
+// all groups must run the same programs, as often.
 type subset struct {
 	transport
 	ranks []int // of the members, in order

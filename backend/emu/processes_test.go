@@ -79,7 +79,8 @@ func newRank(t testing.TB, c train.Config, g *world.Group) (*rank, error) {
 		return nil, err
 	}
 	text := data.Text(strings.Repeat("for err := range errs { if err != nil { return err } } ", 1000))
-	if r.Trainer, err = train.NewTrainer(job, &data.Corpus{Train: text}, r.device, g); err != nil {
+	val := text[:3*c.Train.MicroBatch*c.Data.Seq+1] // three batches
+	if r.Trainer, err = train.NewTrainer(job, &data.Corpus{Train: text, Val: val}, r.device, g); err != nil {
 		return nil, err
 	}
 	r.Reopen = func() (backend.Backend, error) {
@@ -138,6 +139,22 @@ func TestRecipeChangesOverMPI(t *testing.T) {
 			require.NoError(t, g.Leave(t.Context()))
 		})
 	}
+}
+
+// Two groups that share layers evaluate three batches: the one without the last takes part in its
+// collectives.
+func TestEvaluationOverMPI(t *testing.T) {
+	if !standin.InRank() {
+		standin.Succeeded(t, standin.RunRanks(t, 4))
+		return
+	}
+	g := joinOverMPI(t)
+	r, err := newRank(t, sharing(smallRun(4, "bf16", 0), 2), g)
+	require.NoError(t, err)
+	loss, err := r.Evaluate(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, loss)
+	require.NoError(t, g.Leave(t.Context()))
 }
 
 // A step sends the bytes of the plan, and its collectives count as wait.

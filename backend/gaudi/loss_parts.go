@@ -43,7 +43,7 @@ var _ = implement((*builder).softmaxStats)
 // softmaxStats has a sum of NaN where a valid logit is NaN, which the maximum may lose.
 func (b *builder) softmaxStats(o *backend.SoftmaxStats) error {
 	p := b.logitsPart(o.Logits, o.Targets, o.Control, o.Valid, o.Split)
-	zero, least := b.constant(0), b.constant(float32(math.Inf(-1)))
+	zero, least := b.constant(0), b.constant(-math.MaxFloat32)
 	x, end := p.valid(p.x, least), b.constant(float32(o.Logits.Cols()))
 	top := b.maximum(x, 0)
 	sum := b.sum(p.valid(b.exp(b.sub(p.x, top)), zero))
@@ -72,7 +72,9 @@ func (b *builder) lossOfParts(o *backend.CrossEntropy) error {
 	// A part without valid columns has the sum 0. A sum of NaN stays.
 	shares := b.where(b.equal(sums, zero), zero, b.mul(sums, b.exp(b.sub(tops, largest))))
 	top, sum := b.reshape(largest, 1, rows), joined("reduce_sum", shares)
-	loss := b.sub(b.log(sum), b.sub(joined("reduce_max", word(backend.SoftmaxTarget)), top))
+	goal, least := joined("reduce_max", word(backend.SoftmaxTarget)), b.constant(-math.MaxFloat32)
+	goal = b.where(b.equal(goal, least), b.constant(float32(math.Inf(-1))), goal) // no part has more, so its part has -∞
+	loss := b.sub(b.log(sum), b.sub(goal, top))
 	b.out(o.Loss, b.where(ignored, zero, loss))
 	if o.Correct != nil {
 		none := b.constant(1 << 24) // above every column

@@ -35,6 +35,9 @@ func (b *Backend) crossEntropy(o *backend.CrossEntropy) error {
 				s.join(words)
 			}
 		}
+		if s[backend.SoftmaxTarget] == -math.MaxFloat32 { // no part has more, so its part has -∞
+			s[backend.SoftmaxTarget] = math.Inf(-1)
+		}
 		lse := s[backend.SoftmaxTop] + math.Log(s[backend.SoftmaxSum])
 		loss[t] = lse - s[backend.SoftmaxTarget]
 		if int(s[backend.SoftmaxFirst]) == target && !math.IsNaN(loss[t]) {
@@ -62,7 +65,7 @@ type softmaxWords []float64
 
 // softmaxOf returns the words of a row whose first column is first of the vocabulary.
 func softmaxOf(row []float64, first, target int) softmaxWords {
-	top, sum, goal := math.Inf(-1), 0.0, math.Inf(-1)
+	top, sum, goal := -math.MaxFloat32, 0.0, -math.MaxFloat32
 	for _, x := range row {
 		top = max(top, x)
 	}

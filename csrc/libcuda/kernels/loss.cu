@@ -112,6 +112,8 @@ KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 }
 
 // The words of a row of stats, as in package backend.
+// The lowest float stands for what a part does not have.
+const float LOWEST = -3.402823466e38f;
 enum { STATS_TOP, STATS_SUM, STATS_TARGET, STATS_FIRST, STATS_WORDS };
 
 struct SoftmaxStatsArgs {
@@ -150,8 +152,8 @@ KERNEL(softmax_stats, SoftmaxStatsArgs, LOSS_THREADS, 1) {
 		return;
 	const i64 target = a.targets.i32()[row] - part.first;
 	float *out = a.out.out() + row * STATS_WORDS;
-	out[STATS_TOP] = top, out[STATS_SUM] = (float)sum, out[STATS_FIRST] = (float)(part.first + first);
-	out[STATS_TARGET] = target >= 0 && target < valid ? load_value(a.logits, row, target) : -infinity;
+	out[STATS_TOP] = fmaxf(top, LOWEST), out[STATS_SUM] = (float)sum, out[STATS_FIRST] = (float)(part.first + first);
+	out[STATS_TARGET] = target >= 0 && target < valid ? load_value(a.logits, row, target) : LOWEST;
 }
 
 // cross_entropy_parts joins the stats of all parts of the vocabulary, and reads a row once, for the
@@ -172,6 +174,8 @@ KERNEL(cross_entropy_parts, CrossEntropyArgs, LOSS_THREADS, 1) {
 				top = stats[at + STATS_TOP], first = stats[at + STATS_FIRST];
 			goal = fmaxf(goal, stats[at + STATS_TARGET]);
 		}
+		if (goal == LOWEST)
+			goal = -infinity; // no part has more, so its part has it
 		double total = 0;
 		for (i64 at = 0; at < words; at += step)
 			if (stats[at + STATS_SUM] != 0.0f)
