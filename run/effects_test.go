@@ -236,7 +236,7 @@ func effects(weights, otherText, prepared, preferences string) map[string]effect
 		},
 		"train.tensor_parallel": {
 			see: programs, edit: func(c *train.Config) { c.Train.Tensor = 2 },
-			base: func(c *train.Config) { c.Train.Ranks, c.Model.FFN = 2, 64 },
+			base: func(c *train.Config) { c.Train.Ranks, c.Model.KVHeads, c.Model.FFN = 2, c.Model.Heads, 64 },
 		},
 		"train.eval_every":   {see: metrics, edit: func(c *train.Config) { c.Train.EvalEvery = 1 }},
 		"train.health_every": {see: metrics, edit: func(c *train.Config) { c.Train.HealthEvery = 2 }, base: delayed},
