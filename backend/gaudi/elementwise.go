@@ -121,8 +121,8 @@ func (b *builder) sum(x value) value { return b.reduce("reduce_sum", x, 0) }
 // maximum returns the maximum along a dimension; undefined for NaN.
 func (b *builder) maximum(x value, dim int) value { return b.reduce("reduce_max", x, dim) }
 
-// minimum returns the minimum along a dimension; undefined for NaN.
-func (b *builder) minimum(x value, dim int) value { return b.reduce("reduce_min", x, dim) }
+// minimum returns the minimum along the first dimension; undefined for NaN.
+func (b *builder) minimum(x value) value { return b.reduce("reduce_min", x, 0) }
 
 func (b *builder) reduce(kernel string, x value, dim int) value {
 	if dim >= len(x.sizes) || x.sizes[dim] == 1 {

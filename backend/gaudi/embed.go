@@ -41,7 +41,8 @@ var _ = implement((*builder).embedGrad)
 func (b *builder) embedGrad(o *backend.EmbedGrad) error {
 	rows := o.DTable.Rows()
 	sizes := []uint64{uint64(o.DTable.Cols()), uint64(rows)}
-	dOut, list := b.wide(o.DOut), value{}
+	var list value
+	dOut := b.wide(o.DOut)
 	if o.Split.All() {
 		list = b.indexes(o.IDs)
 	} else {

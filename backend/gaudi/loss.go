@@ -39,7 +39,7 @@ func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
 	loss := b.sub(b.log(sum), b.sum(b.where(chosen, shifted, zero)))
 	b.out(o.Loss, b.where(ignored, zero, loss))
 	if o.Correct != nil {
-		first := b.minimum(b.where(b.equal(valid(shifted, b.constant(-1)), zero), column, b.constant(float32(cols))), 0)
+		first := b.minimum(b.where(b.equal(valid(shifted, b.constant(-1)), zero), column, b.constant(float32(cols))))
 		b.storeCorrect(o, first, target, loss)
 	}
 	if o.DLogits != nil {

@@ -48,7 +48,7 @@ func (b *builder) softmaxStats(o *backend.SoftmaxStats) error {
 	top := b.maximum(x, 0)
 	sum := b.sum(p.valid(b.exp(b.sub(p.x, top)), zero))
 	goal := b.where(b.within(p.target, o.Logits.Cols()), b.sum(b.where(p.chosen, p.x, zero)), least)
-	first := b.minimum(b.where(b.equal(x, top), p.column, end), 0)
+	first := b.minimum(b.where(b.equal(x, top), p.column, end))
 	first = b.where(b.less(first, end), first, zero) // no column equals a maximum of NaN
 	words := [backend.SoftmaxWords]value{
 		backend.SoftmaxTop: top, backend.SoftmaxSum: sum, backend.SoftmaxTarget: goal,

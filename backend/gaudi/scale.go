@@ -29,7 +29,7 @@ func inverse(e int) int { return -e }
 func (b *builder) largestPower(mask value, first, last int) (power, inv value) {
 	lowest, highest := b.constant(float32(math.Ldexp(1, first))), b.constant(float32(math.Ldexp(1, -first)))
 	power = b.maximum(b.where(mask, b.powers(first, last, same), lowest), 0)
-	inv = b.minimum(b.where(mask, b.powers(first, last, inverse), highest), 0)
+	inv = b.minimum(b.where(mask, b.powers(first, last, inverse), highest))
 	return power, inv
 }
 
@@ -37,7 +37,7 @@ func (b *builder) largestPower(mask value, first, last int) (power, inv value) {
 // inverse.
 func (b *builder) smallestPower(mask value, first, last int) (power, inv value) {
 	highest, lowest := b.constant(float32(math.Ldexp(1, last))), b.constant(float32(math.Ldexp(1, -last)))
-	power = b.minimum(b.where(mask, b.powers(first, last, same), highest), 0)
+	power = b.minimum(b.where(mask, b.powers(first, last, same), highest))
 	inv = b.maximum(b.where(mask, b.powers(first, last, inverse), lowest), 0)
 	return power, inv
 }
