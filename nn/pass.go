@@ -57,8 +57,8 @@ type Pass struct {
 	root       *backend.Program // for temps whose names are full paths
 }
 
-// Tokens returns the number of tokens of the batch: the rows of activations, those aside of which the
-// ranks of a tensor group have parts.
+// Tokens returns the number of tokens of the batch. An activation has a row for each token, or for each of
+// ownTokens where the ranks of a tensor group divide the tokens.
 func (p *Pass) Tokens() int { return p.Batch * p.Seq }
 
 // At returns the pass with nodes recorded at a module's path.

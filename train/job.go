@@ -241,7 +241,7 @@ func (j *Job) reduceRecords(p *backend.Program) {
 	for _, t := range []*backend.Tensor{j.Model.Scales.Amax, j.Model.ChannelMax, j.Model.Scales.Distance} {
 		op := &backend.AllReduce{X: t, Reduce: backend.ReduceMax}
 		if t == j.Model.ChannelMax {
-			op.Group = j.dataGroup() // others have other channels
+			op.Group = j.dataGroup() // the other ranks have other channels
 		}
 		if t != nil && (op.Group.All() || op.Group.Size > 1) {
 			comm(p).Add(op)

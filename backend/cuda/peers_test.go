@@ -72,7 +72,7 @@ func openProgram(t *testing.T, n int, device string, timeout time.Duration, node
 func (p *peers) load(rank int, nodes record) error {
 	v := backend.NewVars()
 	p.vars[rank], p.x[rank] = v, v.Tensor(backend.Stash, "x", fp8.F32, 4)
-	program := v.Program("meeting")
+	program := v.Program("collectives")
 	nodes(v, program, p.x[rank])
 	list, err := p.devices[rank].Load(program)
 	if err == nil {
