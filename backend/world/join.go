@@ -244,7 +244,8 @@ func (i Identity) differs(other Identity, host string) string {
 	return ""
 }
 
-// Compare ends the group unless all ranks have the same identity.
+// Compare ends the group unless all ranks have the same identity: the first rank that differs from
+// rank 0 says how, the others wait for its word.
 func (g *Group) Compare(ctx context.Context, i Identity) error {
 	mine, err := json.Marshal(i)
 	if err != nil {
@@ -261,8 +262,18 @@ func (g *Group) Compare(ctx context.Context, i Identity) error {
 		}
 	}
 	for rank, other := range list {
-		if text := list[0].differs(other, ""); text != "" {
-			return &Lost{Rank: rank, Cause: text, Code: CodeInput}
+		text := list[0].differs(other, "")
+		if text == "" {
+			continue
+		}
+		if rank == g.place.Rank {
+			g.Fail(CodeInput, errors.New(text))
+		}
+		select {
+		case <-g.done:
+			return g.Err()
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	return nil

@@ -60,7 +60,7 @@ func openNVRTC(version int) (nvrtc, error) {
 // driver. NCCL has the same file name for CUDA 12 and 13. One that is built for a newer
 // CUDA than the driver's loads, but fails at its first call of the driver.
 func openNCCL(driver int) (nccl, error) {
-	return dynlib.Open[*C.octet_nccl]("OCTET_LIBNCCL", ncclPaths(), C.OCTET_NCCL_NAMES, "", func(path string) error { return supported(path, driver) })
+	return dynlib.Open[*C.octet_nccl]("OCTET_LIBNCCL", search("OCTET_LIBNCCL", ncclPaths), C.OCTET_NCCL_NAMES, "", func(path string) error { return supported(path, driver) })
 }
 
 // supported returns an error if a driver of this version does not support the CUDA that
@@ -112,8 +112,17 @@ func ncclPaths() []string {
 	return paths
 }
 
+// search returns the paths that find lists, or none if the environment variable names a file,
+// which dynlib.Open then loads instead.
+func search(variable string, find func() []string) []string {
+	if os.Getenv(variable) != "" {
+		return nil
+	}
+	return find()
+}
+
 func newest[Table any](variable, stem string, driver int, names string) (*dynlib.Library[Table], error) {
-	paths := candidates(stem, driver)
+	paths := search(variable, func() []string { return candidates(stem, driver) })
 	if len(paths) == 0 && os.Getenv(variable) == "" {
 		return nil, fmt.Errorf("the driver supports only CUDA %d.%d; 12 or 13 is needed", driver/1000, driver%1000/10)
 	}

@@ -65,6 +65,7 @@ enum { RANKS = 16, SLOT = 64 << 20 };
 typedef struct {
 	_Atomic int joined, broken;
 	_Atomic int ordinals[RANKS]; // of the GPUs, from 1
+	_Atomic int processes[RANKS]; // their process IDs
 	_Atomic int pending[RANKS];  // calls on streams, not completed
 	_Atomic uint64_t arrived[RANKS], finished[RANKS]; // collectives
 	call now[RANKS]; // by and the pointers are those of the rank's process
@@ -82,10 +83,11 @@ struct comm {
 	int ended;      // 0, ABORTED or DESTROYED
 	uint64_t calls; // that this rank has begun
 	int waits;      // the last one is in the slot
+	int apart;      // ranks are in several processes
 	int polled;     // it counts in waiting
 };
 
-static _Atomic int waiting; // communicators of this process that wait for other ranks
+static _Atomic int waiting; // communicators of this process that wait for ranks in others
 
 int ncclGetVersion(int *version) {
 	*version = setting("STANDIN_NCCL", 23007);
@@ -108,12 +110,24 @@ int ncclGetUniqueId(ncclUniqueId *id) {
 	return fd < 0 || close(fd) ? UNHANDLED_CUDA_ERROR : SUCCESS;
 }
 
-// poll_ranks wakes the streams that wait for ranks in other processes.
+// poll_ranks wakes the streams that wait for ranks in other processes. Those of this process
+// notify one another.
 static void *poll_ranks(void *unused) {
 	for (;; usleep(100))
 		if (atomic_load(&waiting))
 			driver.notify();
 	return unused;
+}
+
+static int start_polling(void) {
+	static _Atomic int polling;
+	pthread_t thread;
+	return !atomic_exchange(&polling, 1) && pthread_create(&thread, NULL, poll_ranks, NULL);
+}
+
+static void end_wait(comm *c) {
+	if (__atomic_exchange_n(&c->polled, 0, __ATOMIC_SEQ_CST))
+		atomic_fetch_sub(&waiting, 1);
 }
 
 static int load_driver(void) {
@@ -125,10 +139,6 @@ static int load_driver(void) {
 	*(void **)&driver.ordinal = dlsym(library, "standin_ordinal");
 	*(void **)&driver.capturing = dlsym(library, "standin_capturing");
 	*(void **)&driver.notify = dlsym(library, "standin_notify");
-	static _Atomic int polling;
-	pthread_t thread;
-	if (driver.enqueue && !atomic_exchange(&polling, 1) && pthread_create(&thread, NULL, poll_ranks, NULL))
-		return UNHANDLED_CUDA_ERROR;
 	return driver.enqueue ? SUCCESS : UNHANDLED_CUDA_ERROR;
 }
 
@@ -149,6 +159,7 @@ int ncclCommInitRank(comm **out, int ranks, ncclUniqueId id, int rank) {
 	*c = (comm){.all = all, .rank = rank, .ranks = ranks, .ordinal = driver.ordinal()};
 	if (atomic_exchange(&all->ordinals[rank], 1 + c->ordinal))
 		return INVALID_ARGUMENT;
+	atomic_store(&all->processes[rank], getpid());
 	// A communicator must not have a GPU twice (NCCL user guide, Creating a Communicator).
 	for (int r = 0; r < ranks; r++)
 		if (r != rank && atomic_load(&all->ordinals[r]) == 1 + c->ordinal)
@@ -157,6 +168,10 @@ int ncclCommInitRank(comm **out, int ranks, ncclUniqueId id, int rank) {
 		unlink(id.internal);
 	while (atomic_load(&all->joined) < ranks && !atomic_load(&all->broken))
 		usleep(100);
+	for (int r = 0; r < ranks; r++)
+		c->apart |= atomic_load(&all->processes[r]) != getpid();
+	if (c->apart && start_polling())
+		return UNHANDLED_CUDA_ERROR;
 	*out = c;
 	return atomic_load(&all->broken) ? INVALID_USAGE : SUCCESS;
 }
@@ -165,6 +180,7 @@ int ncclCommInitRank(comm **out, int ranks, ncclUniqueId id, int rank) {
 int ncclCommAbort(comm *c) {
 	if (__atomic_exchange_n(&c->ended, ABORTED, __ATOMIC_SEQ_CST))
 		return INVALID_ARGUMENT; // NCCL has freed it
+	end_wait(c); // a lost device runs no more calls
 	driver.notify();
 	return SUCCESS;
 }
@@ -286,12 +302,11 @@ static int run_call(void *data) {
 	comm *me = c->by;
 	const int done = !me->ended && advance(me, c);
 	if (!done && !me->ended) {
-		if (!__atomic_exchange_n(&me->polled, 1, __ATOMIC_SEQ_CST))
+		if (me->apart && !__atomic_exchange_n(&me->polled, 1, __ATOMIC_SEQ_CST))
 			atomic_fetch_add(&waiting, 1);
 		return STANDIN_LATER;
 	}
-	if (__atomic_exchange_n(&me->polled, 0, __ATOMIC_SEQ_CST))
-		atomic_fetch_sub(&waiting, 1);
+	end_wait(me);
 	if (done)
 		record(c);
 	else // aborted: recv is incomplete
