@@ -12,22 +12,25 @@ import (
 // threads that programs use.
 type meter struct {
 	*device
-	operands [][]float32 // of each worker: a, b and c of a micro-kernel
+	peak     gemm.Peak
+	operands [][]float32 // of each worker
 	calls    [][8]int    // of the micro-kernel by each task; padded to a cache line
 	from, to []byte
 }
 
 // Meter implements backend.Metered. Its memory, twice copyBytes, is allocated
 // by the first call of Bytes.
-func (d *device) Meter() backend.Meter { return &meter{device: d} }
+func (d *device) Meter() backend.Meter {
+	if d.amx {
+		return &meter{device: d, peak: gemm.NewAMXPeak()}
+	}
+	return &meter{device: d, peak: gemm.NewPeak(d.model == nil)} // models need FP32
+}
 
 const (
 	// flopsBurst is long compared with a worker's wake-up, and short enough that some of
 	// twenty bursts are undisturbed on a shared machine.
 	flopsBurst = 2 * time.Millisecond
-	// peakDepth is k of the GEMMs: operands fit the first-level cache, and the time to load
-	// and store accumulators is negligible.
-	peakDepth = 128
 	// peakCalls is the number of calls between two readings of the clock.
 	peakCalls = 32
 )
@@ -35,18 +38,12 @@ const (
 // FLOPs runs the micro-kernel that multiplies FP8 operands, on packed words in the
 // first-level cache. Every worker stops by the clock, so none waits for another.
 func (m *meter) FLOPs() float64 {
-	k := gemm.Kernels()[0]
-	multiply, each := k.Multiply, 1 // multiplications per word
-	if k.Pairs != nil && m.model == nil && !m.amx {
-		multiply, each = k.Pairs.Multiply, 2
-	}
 	if m.operands == nil {
 		m.operands = make([][]float32, m.pool.Size())
 		for w := range m.operands {
-			x := pool.View[float32](pool.Bytes(4 * int64(peakDepth*k.MR+peakDepth*k.NR+k.MR*k.NR)))
-			m.operands[w] = x
-			for i := range x {
-				x[i] = 1
+			m.operands[w] = pool.View[float32](pool.Bytes(4 * int64(m.peak.Words)))
+			for i := range m.operands[w] {
+				m.operands[w][i] = 1
 			}
 		}
 		m.calls = make([][8]int, m.pool.Size())
@@ -54,11 +51,9 @@ func (m *meter) FLOPs() float64 {
 	clear(m.calls)
 	start := time.Now()
 	m.pool.Run(m.pool.Size(), func(worker, task int) {
-		a, rest := m.operands[worker][:peakDepth*k.MR], m.operands[worker][peakDepth*k.MR:]
-		b, c := rest[:peakDepth*k.NR], rest[peakDepth*k.NR:]
 		for m.calls[task][0] == 0 || time.Since(start) < flopsBurst {
 			for range peakCalls {
-				multiply(peakDepth, k.MR, a, peakDepth, 1, b, c, false)
+				m.peak.Run(m.operands[worker])
 			}
 			m.calls[task][0] += peakCalls
 		}
@@ -67,7 +62,7 @@ func (m *meter) FLOPs() float64 {
 	for _, n := range m.calls {
 		calls += n[0]
 	}
-	return float64(calls) * float64(2*each*k.MR*k.NR*peakDepth) / elapsed.Seconds()
+	return float64(calls) * float64(m.peak.FLOPs) / elapsed.Seconds()
 }
 
 const (

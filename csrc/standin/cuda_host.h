@@ -49,7 +49,8 @@ static inline float2 make_float2(float x, float y) { return {x, y}; }
 namespace octet_host {
 
 const unsigned MAX_THREADS = 1024;      // per block
-const size_t STACK = 128 << 10;         // bytes per fiber
+const size_t STACK = (128 << 10) + 320; // bytes per fiber; at powers of two, all would have the same cache sets
+const size_t GUARD = 64;                // bytes at the end of a stack, to find overflows
 const size_t SHARED = 228 << 10;        // bytes of dynamic shared memory
 const size_t FENCE = 256;               // bytes of a red zone after it
 const size_t BASE = 256;                // its offset, so that it is aligned to 256 bytes only
@@ -151,7 +152,7 @@ static void prepare(unsigned i) {
 	f.next = backwards ? down : up;
 	f.previous = backwards ? up : down;
 	char *const stack = stacks + i * STACK;
-	memset(stack, 0x5a, 64);
+	memset(stack, 0x5a, GUARD);
 #ifdef __x86_64__
 	// The unused return address of run_thread aligns the stack as after a call.
 	void **top = (void **)(stack + STACK);
@@ -188,10 +189,11 @@ static const char *run_block() {
 #else
 	swapcontext(&scheduler, &fibers[current].context);
 #endif
+	char guard[GUARD];
+	memset(guard, 0x5a, GUARD);
 	for (unsigned i = 0; i < threads && !failure; i++)
-		for (int j = 0; j < 64; j++)
-			if (stacks[i * STACK + j] != 0x5a)
-				failure = "a fiber's stack overflowed";
+		if (memcmp(stacks + i * STACK, guard, GUARD))
+			failure = "a fiber's stack overflowed";
 	for (size_t j = 0; j < FENCE && !failure; j++)
 		if (shared_memory[shared + j] != 0x5a)
 			failure = "a write beyond the dynamic shared memory";

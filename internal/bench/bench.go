@@ -29,7 +29,7 @@ type Options struct {
 // Result is one measurement. Times are in seconds for one execution. JSON omits zeros, which
 // mean not measured, or unknown on this backend.
 type Result struct {
-	Bench   string  `json:"bench"`           // peak, gemm, step, quantize or optimizer
+	Bench   string  `json:"bench"`           // peak, gemm, attention, layers, step, quantize or optimizer
 	Name    string  `json:"name"`            // of the case
 	Shape   string  `json:"shape,omitempty"` // "1024x2048x768"; MxNxK for a GEMM
 	Backend string  `json:"backend"`

@@ -148,6 +148,51 @@ func TestQuantize(t *testing.T) {
 	}
 }
 
+// Attention has the FLOPs of its op, and the backward reads what the forward wrote.
+func TestAttention(t *testing.T) {
+	b := open(t)
+	cases, err := b.Attention([]Heads{{2, 48, 4, 2, 16}})
+	require.NoError(t, err)
+	require.Len(t, cases, 2)
+	for i, gemms := range []float64{2, 5} {
+		r, err := b.Measure(t.Context(), cases[i])
+		require.NoError(t, err)
+		require.Equal(t, []string{"attention", Directions[i], "2x48x4/2x16"}, []string{r.Bench, r.Name, r.Shape})
+		require.InEpsilon(t, gemms*2*4*48*48/2*2*16/r.Median/1e9, r.GFLOPs, 1e-12)
+		require.InEpsilon(t, r.GFLOPs/r.PeakGFLOPs, r.PeakShare, 1e-12)
+	}
+	device, err := b.open(1)
+	require.NoError(t, err)
+	defer device.Close()
+	x, _, err := load(t.Context(), device, cases[1])
+	require.NoError(t, err)
+	require.NoError(t, x.Run(t.Context()))
+	found, err := backend.FindNonFinite(t.Context(), x)
+	require.NoError(t, err)
+	require.Nil(t, found)
+	lse := cases[1].program.Vars().Lookup("lse")
+	raw := make([]byte, lse.Bytes())
+	require.NoError(t, device.Read(lse, raw))
+	require.NotZero(t, binary.LittleEndian.Uint32(raw))
+}
+
+func TestLayers(t *testing.T) {
+	b := open(t)
+	for _, shape := range []Matrix{{48, 128}, {7, 30}} {
+		cases, err := b.Layers([]Matrix{shape})
+		require.NoError(t, err)
+		require.Len(t, cases, len(layerOps))
+		for _, c := range cases {
+			r, err := b.Measure(t.Context(), c)
+			require.NoError(t, err)
+			require.Empty(t, r.Unsupported, r.Name)
+			require.Equal(t, []string{"layers", shape.String()}, []string{r.Bench, r.Shape})
+			require.InEpsilon(t, r.GBytes/r.CopyGBytes, r.CopyShare, 1e-12)
+			require.InEpsilon(t, float64(c.program.Nodes()[0].Cost().Bytes)/r.Median/1e9, r.GBytes, 1e-12)
+		}
+	}
+}
+
 func TestOptimizer(t *testing.T) {
 	b := open(t)
 	cases, err := b.Optimizer([]int{3000})
@@ -299,6 +344,12 @@ func TestParse(t *testing.T) {
 	m, err := ParseMatrix("3x5")
 	require.NoError(t, err)
 	require.Equal(t, Matrix{3, 5}, m)
+	for text, want := range map[string]Heads{"4x256x6x64": {4, 256, 6, 6, 64}, "1x4096x8/2x128": {1, 4096, 8, 2, 128}} {
+		h, err := ParseHeads(text)
+		require.NoError(t, err)
+		require.Equal(t, want, h)
+		require.Equal(t, text, h.String())
+	}
 	for text, want := range map[string]int{"7": 7, "12k": 12_000, "14M": 14_000_000, "2G": 2_000_000_000} {
 		n, err := ParseSize(text)
 		require.NoError(t, err)
@@ -310,6 +361,8 @@ func TestParse(t *testing.T) {
 		_, err = ParseMatrix(text)
 		require.Error(t, err, text)
 		_, err = ParseSize(text)
+		require.Error(t, err, text)
+		_, err = ParseHeads("4x" + text + "x8/2x64")
 		require.Error(t, err, text)
 	}
 }

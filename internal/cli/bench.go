@@ -19,6 +19,8 @@ import (
 type benchCmd struct {
 	Step        benchStepCmd        `cmd:"" help:"Measure whole training steps on random tokens."`
 	Gemm        benchGemmCmd        `cmd:"" help:"Measure the GEMMs of linear layers."`
+	Attention   benchAttentionCmd   `cmd:"" help:"Measure attention, forward and backward."`
+	Layers      benchLayersCmd      `cmd:"" help:"Measure norms, activations and other ops between GEMMs."`
 	Quantize    benchQuantizeCmd    `cmd:"" help:"Measure casts to FP8."`
 	Optimizer   benchOptimizerCmd   `cmd:"" help:"Measure AdamW updates."`
 	Collectives benchCollectivesCmd `cmd:"" help:"Measure collectives between ranks."`
@@ -45,6 +47,16 @@ type benchStepCmd struct {
 type benchGemmCmd struct {
 	Layers     []string `arg:"" optional:"" name:"MxNxK" help:"A layer: M tokens, N output and K input features; default: the layers of the presets small and 124m and two squares."`
 	Recipe     string   `placeholder:"NAMES" help:"Recipes, separated by commas, that give formats and scales of the operands; default: fp8, bf16 and fp32."`
+	benchFlags `embed:"" set:"seconds=0.5"`
+}
+
+type benchAttentionCmd struct {
+	Shapes     []string `arg:"" optional:"" name:"BxTxHxD" help:"Sequences, tokens, heads and head size; H/KV for heads that share keys and values; default: 4x256x6x64, 1x1024x12x64 and 1x4096x8/2x128."`
+	benchFlags `embed:"" set:"seconds=0.5"`
+}
+
+type benchLayersCmd struct {
+	Shapes     []string `arg:"" optional:"" name:"RxC" help:"Tokens and features of the tensors; default: 1024x1024 and 32768x2048."`
 	benchFlags `embed:"" set:"seconds=0.5"`
 }
 
@@ -83,6 +95,24 @@ Examples:
   octet bench gemm
   octet bench gemm 1024x1024x1024 --recipe fp8-current,mxfp8,nvfp4-plain
   octet bench gemm 4096x4096x4096 --backend cuda:0`
+}
+
+// Help returns the text that bench attention --help adds.
+func (benchAttentionCmd) Help() string {
+	return measured + `Attention is causal, in BF16. FLOPs are those of its matrix products on visible scores: two forward, five backward.
+
+Examples:
+  octet bench attention
+  octet bench attention 1x8192x32/8x128 --backend cuda:0`
+}
+
+// Help returns the text that bench layers --help adds.
+func (benchLayersCmd) Help() string {
+	return measured + `Tensors are BF16; results that a GEMM reads are E4M3, with a scale and an amax. Bytes count each operand once; an op whose tensors fit the caches can be faster than the copy. C of cross-entropy is the vocabulary.
+
+Examples:
+  octet bench layers
+  octet bench layers 4096x11008 --threads 1`
 }
 
 // Help returns the text that bench quantize --help adds.
@@ -245,6 +275,38 @@ func (c benchGemmCmd) formats() (list []bench.Operands, err error) {
 		list = append(list, bench.Operands{Name: r.Name, Recipe: r})
 	}
 	return list, nil
+}
+
+func (c benchAttentionCmd) Run(ctx context.Context, t *terminal) error {
+	shapes, err := parseAll(c.Shapes, bench.ParseHeads, bench.Attentions)
+	if err != nil {
+		return badInput(err)
+	}
+	header := fmt.Sprintf("%-24s", "shape")
+	for _, d := range bench.Directions {
+		header += fmt.Sprintf(" %10s  peak", d)
+	}
+	n := 0
+	show := func(w io.Writer, r bench.Result) {
+		if n%len(bench.Directions) == 0 {
+			fmt.Fprintf(w, "%-24s", r.Shape)
+		}
+		fmt.Fprintf(w, " %10s %5s", rateText(r.GFLOPs), shareText(r.PeakShare))
+		if n++; n%len(bench.Directions) == 0 {
+			fmt.Fprintln(w)
+		}
+	}
+	list := func(b *bench.Bench) ([]bench.Case, error) { return b.Attention(shapes) }
+	return c.cases(ctx, t, list, "GFLOP/s\n"+header, show)
+}
+
+func (c benchLayersCmd) Run(ctx context.Context, t *terminal) error {
+	shapes, err := parseAll(c.Shapes, bench.ParseMatrix, bench.Activations)
+	if err != nil {
+		return badInput(err)
+	}
+	list := func(b *bench.Bench) ([]bench.Case, error) { return b.Layers(shapes) }
+	return c.byteCases(ctx, t, list, "op", "shape")
 }
 
 func (c benchQuantizeCmd) Run(ctx context.Context, t *terminal) error {

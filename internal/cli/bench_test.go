@@ -58,6 +58,23 @@ func TestBenchGemm(t *testing.T) {
 	require.Equal(t, "32x48x16", rest[2].Shape)
 }
 
+func TestBenchAttention(t *testing.T) {
+	lines := benchTable(t, "attention", "2x32x2x16", "--seconds", "0", "1x48x4/2x32", "--threads", "2")
+	require.Len(t, lines, 2+2)
+	for i, shape := range []string{"2x32x2x16", "1x48x4/2x32"} {
+		require.Regexp(t, "^"+shape+`( +[\d.]+ +\d+%){2}$`, lines[2+i])
+	}
+	_, rest := objects(t, "attention", "2x32x2x16", "--seconds=0", "--backend", "emu:amx", "--json")
+	require.Len(t, rest, 2)
+	require.Equal(t, "backward", rest[1].Name)
+}
+
+func TestBenchLayers(t *testing.T) {
+	lines := benchTable(t, "layers", "16x64", "--seconds", "0", "--threads", "1")
+	require.Len(t, lines, 1+14)
+	require.Regexp(t, `^swiglu, smoothed per channel +16x64 +[\d.]+ ms +[\d.]+ +\d+%$`, lines[1+7])
+}
+
 func TestBenchQuantize(t *testing.T) {
 	lines := benchTable(t, "quantize", "16x40", "--seconds", "0", "--threads", "1")
 	require.Len(t, lines, 1+15)
@@ -106,6 +123,9 @@ func TestBenchInput(t *testing.T) {
 		{"gemm --threads 99999999", "--threads"},
 		{"gemm --backend tpu", "unknown backend"},
 		{"quantize 0x3", "4096x4096"},
+		{"layers 16", "4096x4096"},
+		{"attention 4x256x6", "1x4096x8/2x128"},
+		{"attention 4x256x6/4x64", "heads"},
 		{"optimizer 14m", "14M"},
 		{"step --recipe bf16,fp7", "octet recipes lists all"},
 		{"step data.sq=1", "data.seq"},
