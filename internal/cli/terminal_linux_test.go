@@ -213,6 +213,8 @@ func TestLinesOfATerminal(t *testing.T) {
 		"tokenizer decode":  {"tokenizer decode tok.json " + text},
 		"bench step":        {"bench step --seconds 0 --recipe bf16,fp8-smooth,fp8-delayed,fp8-current,te-current " + strings.Join(small, " ")},
 		"bench gemm":        {"bench gemm --seconds 0 16x32x48 --calibrate cpu.toml", "plan --calibration cpu.toml"},
+		"bench attention":   {"bench attention --seconds 0 1x32x2x16"},
+		"bench layers":      {"bench layers --seconds 0 16x32"},
 		"bench quantize":    {"bench quantize --seconds 0 16x32"},
 		"bench optimizer":   {"bench optimizer --seconds 0 3000"},
 		"bench collectives": {"bench collectives --backend emu --ranks 2 --seconds 0 4k --calibrate net.toml", "bench collectives --backend emu"},
