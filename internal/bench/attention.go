@@ -33,18 +33,9 @@ var shapeOfHeads = regexp.MustCompile(`^([0-9]{1,7})x([0-9]{1,7})x([0-9]{1,7})(?
 
 // ParseHeads reads "BxTxHxD", or "BxTxH/KVxD" with grouped queries.
 func ParseHeads(text string) (Heads, error) {
-	m := shapeOfHeads.FindStringSubmatch(text)
-	var d [5]int
-	for i := range d {
-		if m != nil {
-			d[i], _ = strconv.Atoi(m[i+1]) // seven digits
-		}
-		if m != nil && i == 3 && m[4] == "" {
-			d[3] = d[2]
-		}
-		if d[i] < 1 || d[i] > MaxDim {
-			return Heads{}, fmt.Errorf("shape %q is not of the form BxTxHxD or BxTxH/KVxD, such as 1x4096x8/2x128, each from 1 to %d", text, MaxDim)
-		}
+	d, err := extents(text, shapeOfHeads, "BxTxHxD or BxTxH/KVxD, such as 1x4096x8/2x128")
+	if err != nil {
+		return Heads{}, err
 	}
 	return Heads{d[0], d[1], d[2], d[3], d[4]}, nil
 }

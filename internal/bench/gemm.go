@@ -37,17 +37,31 @@ var shapeOfLayer = regexp.MustCompile(`^([0-9]{1,7})x([0-9]{1,7})x([0-9]{1,7})$`
 
 // ParseLayer reads "MxNxK": tokens, out, in.
 func ParseLayer(text string) (Layer, error) {
-	m := shapeOfLayer.FindStringSubmatch(text)
-	var d [3]int
-	for i := range d {
-		if m != nil {
-			d[i], _ = strconv.Atoi(m[i+1]) // seven digits
-		}
-		if d[i] < 1 || d[i] > MaxDim {
-			return Layer{}, fmt.Errorf("shape %q is not of the form MxNxK, such as 1024x2048x768, each from 1 to %d", text, MaxDim)
-		}
+	d, err := extents(text, shapeOfLayer, "MxNxK, such as 1024x2048x768")
+	if err != nil {
+		return Layer{}, err
 	}
 	return Layer{d[0], d[1], d[2]}, nil
+}
+
+// extents returns the numbers that the groups of a pattern match, of up to seven digits. A group that
+// matches nothing has the number of the one before it.
+func extents(text string, pattern *regexp.Regexp, form string) ([]int, error) {
+	d := make([]int, pattern.NumSubexp())
+	m := pattern.FindStringSubmatch(text)
+	for i := range d {
+		switch {
+		case m == nil:
+		case m[i+1] == "":
+			d[i] = d[i-1]
+		default:
+			d[i], _ = strconv.Atoi(m[i+1])
+		}
+		if d[i] < 1 || d[i] > MaxDim {
+			return nil, fmt.Errorf("shape %q is not of the form %s, each from 1 to %d", text, form, MaxDim)
+		}
+	}
+	return d, nil
 }
 
 // Passes are the three GEMMs of a layer in a step: the second part of the names of results.

@@ -3,7 +3,6 @@ package bench
 import (
 	"fmt"
 	"regexp"
-	"strconv"
 
 	"octet/backend"
 	"octet/fp8"
@@ -21,15 +20,9 @@ var shapeOfMatrix = regexp.MustCompile(`^([0-9]{1,7})x([0-9]{1,7})$`)
 
 // ParseMatrix reads "RxC".
 func ParseMatrix(text string) (Matrix, error) {
-	m := shapeOfMatrix.FindStringSubmatch(text)
-	var d [2]int
-	for i := range d {
-		if m != nil {
-			d[i], _ = strconv.Atoi(m[i+1]) // seven digits
-		}
-		if d[i] < 1 || d[i] > MaxDim {
-			return Matrix{}, fmt.Errorf("shape %q is not of the form RxC, such as 4096x4096, each from 1 to %d", text, MaxDim)
-		}
+	d, err := extents(text, shapeOfMatrix, "RxC, such as 4096x4096")
+	if err != nil {
+		return Matrix{}, err
 	}
 	return Matrix{d[0], d[1]}, nil
 }
