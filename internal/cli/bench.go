@@ -35,7 +35,7 @@ type benchFlags struct {
 }
 
 // measured explains the figures of all bench commands.
-const measured = `Figures are medians. Bursts of the work alternate with bursts that measure a peak, since the speed of a shared machine drifts. The FMA peak is that of data in the L1 cache, with FP8 operands where those are faster. The copy bandwidth is that of arrays larger than all caches, counting bytes read and bytes written. Shares refer to the peak between the bursts, which may differ from the one printed first. `
+const measured = `Figures are medians. Bursts of the work alternate with bursts that measure a peak, since the speed of a shared machine drifts. The FMA peak is that of data in the L1 cache, with FP8 operands where those are faster; with emu:amx it is that of AMX. The copy bandwidth is that of arrays larger than all caches, counting bytes read and bytes written. Shares refer to the peak between the bursts, which may differ from the one printed first. `
 
 type benchStepCmd struct {
 	Args       []string    `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as data.seq=64."`
