@@ -106,6 +106,26 @@ func TestJoinRefuses(t *testing.T) {
 	}
 }
 
+// The rank that differs ends the group itself: all ranks have its word, and where it runs.
+func TestCompare(t *testing.T) {
+	groups := join(t, 3, func(*Options) {})
+	each(groups, func(g *Group) { require.NoError(t, g.Compare(t.Context(), Identity{{"text", "a"}})) })
+	errs := make([]error, len(groups))
+	each(groups, func(g *Group) {
+		text := "a"
+		if g.Rank() > 0 {
+			text = "b"
+		}
+		errs[g.Rank()] = g.Compare(t.Context(), Identity{{"text", text}})
+	})
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	for _, err := range errs {
+		require.EqualError(t, err, "rank 1 on "+host+": its text differs: b, rank 0 has a")
+	}
+	require.Equal(t, CodeInput, requireLost(t, groups, 1, "its text differs").Code)
+}
+
 // A process with another secret is told so; rank 0 keeps waiting, since strangers can connect.
 func TestJoinSecrets(t *testing.T) {
 	_, errs := attempts(t, 2, func(o *Options) {
