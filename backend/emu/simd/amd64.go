@@ -17,8 +17,7 @@ var (
 
 // Tables of constants. Each constant fills an AVX2 vector; AVX-512 kernels broadcast it.
 var (
-	expVectors    [8 * len(expConstants)]float32
-	exp2Vectors   [8 * len(exp2Constants)]float32
+	exp2Vectors   [8 * 4]float32
 	normalVectors [4 * normalLen]float64
 )
 
@@ -26,8 +25,7 @@ var (
 var firstLanes [32]int32
 
 func init() {
-	broadcast(expVectors[:], expConstants[:])
-	broadcast(exp2Vectors[:], exp2Constants[:])
+	broadcast(exp2Vectors[:], exp2Constants[len(exp2Constants)-4:])
 	broadcast(normalVectors[:], (*[normalLen]float64)(unsafe.Pointer(&normalConstants))[:])
 	for i := range 16 {
 		firstLanes[i] = -1

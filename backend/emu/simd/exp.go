@@ -15,6 +15,8 @@ const (
 	expRound = 3 << 22
 	// Below expLowest the result is 0, above expHighest +Inf.
 	expLowest, expHighest = -104, 89
+	// Up to this magnitude of x, 2^n is a normal number, as is the result.
+	expNormal = 86
 
 	expP5 = 1.9875691500e-4
 	expP4 = 1.3981999507e-3
@@ -27,8 +29,8 @@ const (
 // expConstants are the constants of exp, in the order in which the assembly reads them.
 //
 //lint:ignore U1000 used in assembly
-var expConstants = [13]float32{
-	expLowest, expHighest, log2e, expRound, ln2Hi, ln2Lo, expP5, expP4, expP3, expP2, expP1, expP0, 1,
+var expConstants = [14]float32{
+	expLowest, expHighest, expNormal, expRound, log2e, ln2Hi, ln2Lo, expP5, expP4, expP3, expP2, expP1, expP0, 1,
 }
 
 // exp returns e^x within 1.5 ulp, subnormal results within one unit. NaN stays NaN;

@@ -2,32 +2,42 @@
 
 #include "textflag.h"
 #include "zmm_amd64.h"
-#include "exp_amd64.h"
+#include "powers_amd64.h"
 
-#define EXP_VECTOR(at, lanes) \
-	VMULPS at(SI)(AX*1), V4, V0 \
-	VSUBPS V5, V0, V0 \
-	EXP \
-	VMOVUPS V2, at(DI)(AX*1) \
-	VADDPS V2, lanes, lanes
+#define POWER_TABLE ·expConstants
+
+#define ARGUMENT(at, x, n, p, lanes) \
+	VMULPS at(SI)(AX*1), V14, x \
+	VSUBPS V15, x, x
+
+#define RESULT(at, x, n, p, lanes) \
+	VMOVUPS p, at(DI)(AX*1) \
+	VADDPS p, lanes, lanes
+
+#define BEFORE \
+	VBROADCASTSS scale+32(FP), V14 \
+	VBROADCASTSS shift+36(FP), V15
+
+#define EXP_FOUR \
+	BEFORE \
+	FOUR(ARGUMENT) \
+	POWERS_OF_FOUR(EXP) \
+	FOUR(RESULT)
+
+#define EXP_GROUP \
+	BEFORE \
+	GROUP(ARGUMENT) \
+	POWERS(EXP, GROUP) \
+	GROUP(RESULT)
 
 #define EXP_LANES \
 	MOVQ lanes+0(FP), BX \
 	MOVQ dst+8(FP), DI \
 	MOVQ x+16(FP), SI \
 	MOVQ n+24(FP), CX \
-	VBROADCASTSS scale+32(FP), V4 \
-	VBROADCASTSS shift+36(FP), V5 \
-	EXP_SETUP \
-	VXORPS X12, X12, X12 \
-	VXORPS X13, X13, X13 \
-	SHLQ $2, CX \
-	XORQ AX, AX \
-loop: \
-	SIXTEEN(EXP_VECTOR) \
-	ADDQ $64, AX \
-	CMPQ AX, CX \
-	JB loop \
+	VXORPS V12, V12, V12 \
+	VXORPS V13, V13, V13 \
+	POWER_LOOP(EXP_FOUR, EXP_GROUP) \
 	SIXTEEN(STORE_LANES) \
 	FOLD(VADDPS, VADDSS) \
 	VZEROUPPER \

@@ -13,6 +13,8 @@ import "math"
 const (
 	// Below exp2Lowest the result is 0, above exp2Highest +Inf.
 	exp2Lowest, exp2Highest = -151, 129
+	// Up to this magnitude of x, the result is a normal number.
+	exp2Normal = 125
 
 	// The polynomial 1 + c1·f + … + c6·f^6 is 2^f within 2e-9 for |f| ≤ 1/2, by
 	// the method of Remez with the first coefficient held at 1.
@@ -27,7 +29,9 @@ const (
 // exp2Constants are the constants of Exp2, in the order in which the assembly reads them.
 //
 //lint:ignore U1000 used in assembly
-var exp2Constants = [10]float32{exp2Lowest, exp2Highest, expRound, exp2C1, exp2C2, exp2C3, exp2C4, exp2C5, exp2C6, 1}
+var exp2Constants = [11]float32{
+	exp2Lowest, exp2Highest, exp2Normal, expRound, exp2C6, exp2C5, 1, exp2C1, exp2C2, exp2C3, exp2C4,
+}
 
 // Exp2 returns 2^x within 1.5 ulp, subnormal results within one unit; it is exact for
 // integers. NaN stays NaN.

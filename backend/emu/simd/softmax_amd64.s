@@ -2,50 +2,9 @@
 
 #include "textflag.h"
 #include "zmm_amd64.h"
+#include "powers_amd64.h"
 
-// The constants of EXP2. EXP2_SETUP sets them, and V14 and V15.
-#define EXP2_ROUND Z16
-#define EXP2_1 Z17
-#define EXP2_2 Z18
-#define EXP2_3 Z19
-#define EXP2_4 Z20
-#define EXP2_5 Z21
-#define EXP2_6 Z22
-#define EXP2_ONE Z23
-#define EXP2_SETUP \
-	VBROADCASTSS ·exp2Vectors+0(SB), Z14 \
-	VBROADCASTSS ·exp2Vectors+32(SB), Z15 \
-	VBROADCASTSS ·exp2Vectors+64(SB), Z16 \
-	VBROADCASTSS ·exp2Vectors+96(SB), Z17 \
-	VBROADCASTSS ·exp2Vectors+128(SB), Z18 \
-	VBROADCASTSS ·exp2Vectors+160(SB), Z19 \
-	VBROADCASTSS ·exp2Vectors+192(SB), Z20 \
-	VBROADCASTSS ·exp2Vectors+224(SB), Z21 \
-	VBROADCASTSS ·exp2Vectors+256(SB), Z22 \
-	VBROADCASTSS ·exp2Vectors+288(SB), Z23
-
-// EXP2 computes Exp2 of the lanes of V0, in V2; it overwrites V0 to V6. VMAXPS and
-// VMINPS return their first operand here if that is NaN.
-#define EXP2 \
-	VMAXPS V0, V14, V0 \
-	VMINPS V0, V15, V0 \
-	VADDPS EXP2_ROUND, V0, V1 \
-	VSUBPS EXP2_ROUND, V1, V1 \
-	VSUBPS V1, V0, V0 \
-	VMULPS V0, V0, V4 \
-	VMULPS EXP2_2, V0, V5 \
-	VMULPS EXP2_4, V0, V6 \
-	VMULPS EXP2_6, V0, V2 \
-	VADDPS EXP2_1, V5, V5 \
-	VADDPS EXP2_3, V6, V6 \
-	VADDPS EXP2_5, V2, V2 \
-	VMULPS V4, V2, V2 \
-	VADDPS V6, V2, V2 \
-	VMULPS V4, V2, V2 \
-	VADDPS V5, V2, V2 \
-	VMULPS V0, V2, V2 \
-	VADDPS EXP2_ONE, V2, V2 \
-	EXP_SCALE
+#define POWER_TABLE ·exp2Constants
 
 // A kernel processes R10 rows. R8 points to the row, R9 is the step between rows, and R11
 // points to the row's number of visible scores. SI moves through the row: up to DI all
@@ -115,30 +74,78 @@ fold: \
 	ADDQ $4, R12 \
 	END_ROW(row)
 
-// WEIGHT computes 2^(V0·scale − largest) in V2.
-#define WEIGHT \
-	VMULPS V10, V0, V0 \
-	VSUBPS V11, V0, V0 \
-	EXP2
+// ARGUMENT computes score·scale − largest, with the scale in V14 and the largest in V15.
+// HIDDEN_ARGUMENT replaces hidden scores by 0 before: a power that underflows takes ten
+// times as long as others.
+#define ARGUMENT(at, x, n, p, lanes) \
+	VMULPS at(SI), V14, x \
+	VSUBPS V15, x, x
+#define HIDDEN_ARGUMENT(at, x, n, p, lanes) \
+	VMOVUPS at(BX), x \
+	VANDPS at(SI), x, x \
+	VMULPS V14, x, x \
+	VSUBPS V15, x, x
 
-#define VISIBLE_WEIGHT(at, sum) \
-	VMOVUPS at(SI), V0 \
-	WEIGHT \
-	VMOVUPS V2, at(SI) \
-	VADDPS V2, sum, sum
+// VISIBLE computes the powers of a row's visible scores: of FOUR vectors as long as there are
+// as many, of GROUP, then of the group with the last of them. before sets V14 and V15 for
+// the arguments; do and doHidden use the powers.
+#define VISIBLE(before, do, doHidden) \
+	JMP next \
+fours: \
+	before \
+	FOUR(ARGUMENT) \
+	POWERS_OF_FOUR(EXP2) \
+	do(FOUR) \
+	ADDQ $(4*WIDTH), SI \
+next: \
+	LEAQ (4*WIDTH)(SI), AX \
+	CMPQ AX, DI \
+	JLS fours \
+	JMP rest \
+sixteen: \
+	before \
+	GROUP(ARGUMENT) \
+	POWERS(EXP2, GROUP) \
+	do(GROUP) \
+	ADDQ $64, SI \
+rest: \
+	CMPQ SI, DI \
+	JB sixteen \
+	TESTQ CX, CX \
+	JZ beyond \
+	before \
+	GROUP(HIDDEN_ARGUMENT) \
+	POWERS(EXP2, GROUP) \
+	doHidden(GROUP) \
+	ADDQ $64, SI \
+beyond:
 
-// HIDDEN_WEIGHT replaces hidden scores by 0 before WEIGHT: a power that underflows takes
-// ten times as long as others.
-#define HIDDEN_WEIGHT(at, sum) \
-	VMOVUPS at(BX), V7 \
-	VANDPS at(SI), V7, V0 \
-	WEIGHT \
-	VANDPS V7, V2, V2 \
-	VMOVUPS V2, at(SI) \
-	VADDPS V2, sum, sum
+// ZEROS sets the rest of a row to zero.
+#define ZEROS(zeros) \
+	VXORPS X2, X2, X2 \
+	JMP more \
+zero: \
+	SIXTEEN(zeros) \
+	ADDQ $64, SI \
+more: \
+	CMPQ SI, DX \
+	JB zero
+
+#define WEIGHT(at, x, n, p, lanes) \
+	VMOVUPS p, at(SI) \
+	VADDPS p, lanes, lanes
+#define HIDDEN_WEIGHT(at, x, n, p, lanes) \
+	VANDPS at(BX), p, p \
+	WEIGHT(at, x, n, p, lanes)
 
 #define ZERO(at, sum) \
 	VMOVUPS V2, at(SI)
+
+#define BEFORE_WEIGHTS \
+	VBROADCASTSS scale+40(FP), V14 \
+	VBROADCASTSS (R12), V15
+#define WEIGHTS(vectors) vectors(WEIGHT)
+#define HIDDEN_WEIGHTS(vectors) vectors(HIDDEN_WEIGHT)
 
 #define WEIGH_ROWS \
 	MOVQ scores+0(FP), R8 \
@@ -146,7 +153,6 @@ fold: \
 	MOVQ rows+16(FP), R10 \
 	MOVQ width+24(FP), DX \
 	MOVQ visible+32(FP), R11 \
-	VBROADCASTSS scale+40(FP), V10 \
 	MOVQ largest+48(FP), R12 \
 	MOVQ total+56(FP), R13 \
 	LEAQ (R8)(DX*4), DX \
@@ -154,29 +160,10 @@ fold: \
 	EXP2_SETUP \
 row: \
 	BEGIN_ROW \
-	VBROADCASTSS (R12), V11 \
 	VXORPS X12, X12, X12 \
 	VXORPS X13, X13, X13 \
-	JMP next \
-loop: \
-	SIXTEEN(VISIBLE_WEIGHT) \
-	ADDQ $64, SI \
-next: \
-	CMPQ SI, DI \
-	JB loop \
-	TESTQ CX, CX \
-	JZ beyond \
-	SIXTEEN(HIDDEN_WEIGHT) \
-	ADDQ $64, SI \
-beyond: \
-	VXORPS X2, X2, X2 \
-	JMP more \
-zero: \
-	SIXTEEN(ZERO) \
-	ADDQ $64, SI \
-more: \
-	CMPQ SI, DX \
-	JB zero \
+	VISIBLE(BEFORE_WEIGHTS, WEIGHTS, HIDDEN_WEIGHTS) \
+	ZEROS(ZERO) \
 	FOLD(VADDPS, VADDSS) \
 	VADDSS (R13), X0, X0 \
 	VMOVSS X0, (R13) \
@@ -185,29 +172,36 @@ more: \
 	ADDQ R9, DX \
 	END_ROW(row)
 
-// GRADIENT computes ds in V2 from the probability in V2.
-#define GRADIENT(at) \
-	VMOVUPS at(R13)(SI*1), V0 \
-	VSUBPS V12, V0, V0 \
-	VMULPS V0, V2, V2 \
-	VMULPS V9, V2, V2
+// GRADIENT computes ds from the probability in p, in p, with scale in V14 and delta in V15.
+#define GRADIENT(at, x, p) \
+	VMOVUPS at(R13)(SI*1), x \
+	VSUBPS V15, x, x \
+	VMULPS x, p, p \
+	VMULPS V14, p, p
 
-#define VISIBLE_GRADIENT(at, _) \
-	VMOVUPS at(SI), V0 \
-	WEIGHT \
-	VMOVUPS V2, at(SI) \
-	GRADIENT(at) \
-	VMOVUPS V2, at(R13)(SI*1)
+#define PROBABILITY(at, x, n, p, lanes) \
+	VMOVUPS p, at(SI) \
+	GRADIENT(at, x, p) \
+	VMOVUPS p, at(R13)(SI*1)
+#define HIDDEN_PROBABILITY(at, x, n, p, lanes) \
+	VANDPS at(BX), p, x \
+	VMOVUPS x, at(SI) \
+	GRADIENT(at, x, p) \
+	VANDPS at(BX), p, p \
+	VMOVUPS p, at(R13)(SI*1)
 
-#define HIDDEN_GRADIENT(at, _) \
-	VMOVUPS at(BX), V7 \
-	VANDPS at(SI), V7, V0 \
-	WEIGHT \
-	VANDPS V7, V2, V8 \
-	VMOVUPS V8, at(SI) \
-	GRADIENT(at) \
-	VANDPS V7, V2, V2 \
-	VMOVUPS V2, at(R13)(SI*1)
+#define BEFORE_PROBABILITIES \
+	VBROADCASTSS scale2+48(FP), V14 \
+	VBROADCASTSS (R12), V15
+#define BEFORE_GRADIENTS \
+	VBROADCASTSS scale+52(FP), V14 \
+	VBROADCASTSS (R14), V15
+#define PROBABILITIES(vectors) \
+	BEFORE_GRADIENTS \
+	vectors(PROBABILITY)
+#define HIDDEN_PROBABILITIES(vectors) \
+	BEFORE_GRADIENTS \
+	vectors(HIDDEN_PROBABILITY)
 
 #define ZERO_BOTH(at, _) \
 	VMOVUPS V2, at(SI) \
@@ -221,40 +215,18 @@ more: \
 	MOVQ rows+24(FP), R10 \
 	MOVQ width+32(FP), DX \
 	MOVQ visible+40(FP), R11 \
-	VBROADCASTSS scale2+48(FP), V10 \
-	VBROADCASTSS scale+52(FP), V9 \
 	MOVQ lse2+56(FP), R12 \
+	MOVQ delta+64(FP), R14 \
 	SUBQ R8, R13 \
 	LEAQ (R8)(DX*4), DX \
 	SHLQ $2, R9 \
 	EXP2_SETUP \
 row: \
 	BEGIN_ROW \
-	VBROADCASTSS (R12), V11 \
-	MOVQ delta+64(FP), AX \
-	VBROADCASTSS (AX), V12 \
-	JMP next \
-loop: \
-	SIXTEEN(VISIBLE_GRADIENT) \
-	ADDQ $64, SI \
-next: \
-	CMPQ SI, DI \
-	JB loop \
-	TESTQ CX, CX \
-	JZ beyond \
-	SIXTEEN(HIDDEN_GRADIENT) \
-	ADDQ $64, SI \
-beyond: \
-	VXORPS X2, X2, X2 \
-	JMP more \
-zero: \
-	SIXTEEN(ZERO_BOTH) \
-	ADDQ $64, SI \
-more: \
-	CMPQ SI, DX \
-	JB zero \
+	VISIBLE(BEFORE_PROBABILITIES, PROBABILITIES, HIDDEN_PROBABILITIES) \
+	ZEROS(ZERO_BOTH) \
 	ADDQ $4, R12 \
-	ADDQ $4, delta+64(FP) \
+	ADDQ $4, R14 \
 	ADDQ R9, DX \
 	END_ROW(row)
 
@@ -271,27 +243,6 @@ TEXT ·scoreGradientRowsAVX512(SB), NOSPLIT, $0-72
 	SCORE_GRADIENT_ROWS
 
 #include "ymm_amd64.h"
-
-#undef EXP2_ROUND
-#undef EXP2_1
-#undef EXP2_2
-#undef EXP2_3
-#undef EXP2_4
-#undef EXP2_5
-#undef EXP2_6
-#undef EXP2_ONE
-#undef EXP2_SETUP
-#define EXP2_ROUND ·exp2Vectors+64(SB)
-#define EXP2_1 ·exp2Vectors+96(SB)
-#define EXP2_2 ·exp2Vectors+128(SB)
-#define EXP2_3 ·exp2Vectors+160(SB)
-#define EXP2_4 ·exp2Vectors+192(SB)
-#define EXP2_5 ·exp2Vectors+224(SB)
-#define EXP2_6 ·exp2Vectors+256(SB)
-#define EXP2_ONE ·exp2Vectors+288(SB)
-#define EXP2_SETUP \
-	VMOVUPS ·exp2Vectors+0(SB), Y14 \
-	VMOVUPS ·exp2Vectors+32(SB), Y15
 
 // func maxRowsAVX2(top, scores *float32, ld, rows int, visible *int)
 TEXT ·maxRowsAVX2(SB), NOSPLIT, $0-40

@@ -2,42 +2,53 @@
 
 #include "textflag.h"
 #include "zmm_amd64.h"
-#include "exp_amd64.h"
+#include "powers_amd64.h"
+
+#define POWER_TABLE ·expConstants
 
 #define SETUP \
-	EXP_SETUP \
 	VXORPS V12, V12, V12 \
-	VMOVUPS ONE, V13
+	CONSTANT(·expConstants, 13, V13)
 
-// SIGMOID loads gate into V4 and computes s = 1/(1 + e^−gate) in V2.
-#define SIGMOID \
-	VMOVUPS (DX)(AX*1), V4 \
-	VSUBPS V4, V12, V0 \
-	EXP \
-	VADDPS V13, V2, V2 \
-	VDIVPS V2, V13, V2
+#define MINUS_GATE(at, x, n, p, lanes) \
+	VSUBPS at(DX)(AX*1), V12, x
 
-#define MUL_SILU_VECTOR \
-	SIGMOID \
-	VMULPS V4, V2, V2 \
-	VMULPS (SI)(AX*1), V2, V2 \
-	VMOVUPS V2, (DI)(AX*1)
+// SIGMOID computes s = 1/(1 + e^−gate) from the power.
+#define SIGMOID(p) \
+	VADDPS V13, p, p \
+	VDIVPS p, V13, p
 
-// GRADIENT_VECTOR computes du = da·(gate·s) in V6 and dg = da·up·(s·(1 + gate·(1−s))) in
-// V7.
-#define GRADIENT_VECTOR \
-	SIGMOID \
-	VMOVUPS (BX)(AX*1), V5 \
-	VMULPS V4, V2, V6 \
-	VMULPS V5, V6, V6 \
-	VMULPS (SI)(AX*1), V5, V5 \
-	VSUBPS V2, V13, V7 \
-	VMULPS V4, V7, V7 \
-	VADDPS V13, V7, V7 \
-	VMULPS V2, V7, V7 \
-	VMULPS V5, V7, V7 \
-	VMOVUPS V6, (DI)(AX*1) \
-	VMOVUPS V7, (R8)(AX*1)
+#define PRODUCT(at, x, n, p, lanes) \
+	SIGMOID(p) \
+	VMULPS at(DX)(AX*1), p, p \
+	VMULPS at(SI)(AX*1), p, p \
+	VMOVUPS p, at(DI)(AX*1)
+
+// GRADIENTS computes du = da·(gate·s) in x and dg = da·up·(s·(1 + gate·(1−s))) in V14.
+#define GRADIENTS(at, x, n, p, lanes) \
+	SIGMOID(p) \
+	VMOVUPS at(BX)(AX*1), n \
+	VMULPS at(DX)(AX*1), p, x \
+	VMULPS n, x, x \
+	VMULPS at(SI)(AX*1), n, n \
+	VSUBPS p, V13, V14 \
+	VMULPS at(DX)(AX*1), V14, V14 \
+	VADDPS V13, V14, V14 \
+	VMULPS p, V14, V14 \
+	VMULPS n, V14, V14 \
+	VMOVUPS x, at(DI)(AX*1) \
+	VMOVUPS V14, at(R8)(AX*1)
+
+// FOUR_OF and GROUP_OF compute do, PRODUCT or GRADIENTS, from the powers.
+#define FOUR_OF(do) \
+	FOUR(MINUS_GATE) \
+	POWERS_OF_FOUR(EXP) \
+	FOUR(do)
+
+#define GROUP_OF(do) \
+	GROUP(MINUS_GATE) \
+	POWERS(EXP, GROUP) \
+	GROUP(do)
 
 #define MUL_SILU \
 	MOVQ dst+0(FP), DI \
@@ -45,7 +56,7 @@
 	MOVQ gate+16(FP), DX \
 	MOVQ n+24(FP), CX \
 	SETUP \
-	LOOP(MUL_SILU_VECTOR) \
+	POWER_LOOP(FOUR_OF(PRODUCT), GROUP_OF(PRODUCT)) \
 	VZEROUPPER \
 	RET
 
@@ -57,7 +68,7 @@
 	MOVQ gate+32(FP), DX \
 	MOVQ n+40(FP), CX \
 	SETUP \
-	LOOP(GRADIENT_VECTOR) \
+	POWER_LOOP(FOUR_OF(GRADIENTS), GROUP_OF(GRADIENTS)) \
 	VZEROUPPER \
 	RET
 

@@ -21,19 +21,15 @@
 #undef THIRTYTWO
 #undef HALVE_LANES
 #undef FOLD_HALVES
-#undef LOG2E
-#undef ROUND
-#undef LN2HI
-#undef LN2LO
-#undef POLY5
-#undef POLY4
-#undef POLY3
-#undef POLY2
-#undef POLY1
-#undef POLY0
-#undef ONE
-#undef EXP_SCALE
-#undef EXP_SETUP
+#undef FOUR
+#undef GROUP
+#undef EXP2_1
+#undef EXP2_2
+#undef EXP2_3
+#undef EXP2_4
+#undef EXP2_SETUP
+#undef POWERS_OF_FOUR
+#undef SCALE_POWER
 
 #define V0 Y0
 #define V1 Y1
@@ -67,32 +63,60 @@
 #define FOLD_HALVES(do) \
 	do Y13, Y12, Y0
 
-// AVX2 has no registers left for the constants of EXP.
-#define LOG2E ·expVectors+64(SB)
-#define ROUND ·expVectors+96(SB)
-#define LN2HI ·expVectors+128(SB)
-#define LN2LO ·expVectors+160(SB)
-#define POLY5 ·expVectors+192(SB)
-#define POLY4 ·expVectors+224(SB)
-#define POLY3 ·expVectors+256(SB)
-#define POLY2 ·expVectors+288(SB)
-#define POLY1 ·expVectors+320(SB)
-#define POLY0 ·expVectors+352(SB)
-#define ONE ·expVectors+384(SB)
+#define FOUR(do) \
+	do(0, V0, V1, V2, V12) \
+	do(32, V3, V4, V5, V13) \
+	do(64, V6, V7, V8, V12) \
+	do(96, V9, V10, V11, V13)
+#define GROUP(do) \
+	do(0, V0, V1, V2, V12) \
+	do(32, V3, V4, V5, V13)
 
-// EXP_SCALE multiplies by two powers of two, because the integer in V1 may exceed the
-// range of one exponent.
-#define EXP_SCALE \
-	VCVTPS2DQ Y1, Y1 \
-	VPSRAD $1, Y1, Y3 \
-	VPSUBD Y3, Y1, Y1 \
-	VPSLLD $23, Y3, Y3 \
-	VPSLLD $23, Y1, Y1 \
-	VPADDD ONE, Y3, Y3 \
-	VPADDD ONE, Y1, Y1 \
-	VMULPS Y3, Y2, Y2 \
-	VMULPS Y1, Y2, Y2
+// AVX2 has no registers left for these constants.
+#define EXP2_1 ·exp2Vectors+0(SB)
+#define EXP2_2 ·exp2Vectors+32(SB)
+#define EXP2_3 ·exp2Vectors+64(SB)
+#define EXP2_4 ·exp2Vectors+96(SB)
+#define EXP2_SETUP
 
-#define EXP_SETUP \
-	VMOVUPS ·expVectors+0(SB), Y14 \
-	VMOVUPS ·expVectors+32(SB), Y15
+// POWERS_OF_FOUR clamps and scales only if an x is so large in magnitude that 2^n is not a
+// normal number. Otherwise n is added to the exponent of p, which gives the same bits. NaN
+// compares as large.
+#define POWERS_OF_FOUR(power) \
+	FOUR(DOUBLE_BITS) \
+	VPMAXUD V1, V4, V1 \
+	VPMAXUD V7, V10, V7 \
+	VPMAXUD V1, V7, V1 \
+	VPSRLD $1, V1, V1 \
+	VPBROADCASTD POWER_TABLE+8(SB), V4 \
+	VPCMPGTD V4, V1, V1 \
+	VPTEST V1, V1 \
+	JZ normal \
+	POWERS(power, FOUR) \
+	JMP powers \
+normal: \
+	power(FOUR) \
+	FOUR(ADD_EXPONENT) \
+powers:
+
+// DOUBLE_BITS shifts the sign out of x, into n.
+#define DOUBLE_BITS(at, x, n, p, lanes) \
+	VPADDD x, x, n
+
+#define ADD_EXPONENT(at, x, n, p, lanes) \
+	VCVTPS2DQ n, n \
+	VPSLLD $23, n, n \
+	VPADDD n, p, p
+
+// SCALE_POWER multiplies p by two powers of two, because n may exceed the range of one
+// exponent. V15 is 1.
+#define SCALE_POWER(at, x, n, p, lanes) \
+	VCVTPS2DQ n, n \
+	VPSRAD $1, n, x \
+	VPSUBD x, n, n \
+	VPSLLD $23, x, x \
+	VPSLLD $23, n, n \
+	VPADDD V15, x, x \
+	VPADDD V15, n, n \
+	VMULPS x, p, p \
+	VMULPS n, p, p

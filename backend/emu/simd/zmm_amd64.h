@@ -55,33 +55,30 @@ loop: \
 	VEXTRACTF64X4 $1, Z12, Y0 \
 	do Y0, Y12, Y0
 
-// The constants of EXP (exp_amd64.h). EXP_SETUP sets them, and V14 and V15.
-#define LOG2E Z16
-#define ROUND Z17
-#define LN2HI Z18
-#define LN2LO Z19
-#define POLY5 Z20
-#define POLY4 Z21
-#define POLY3 Z22
-#define POLY2 Z23
-#define POLY1 Z24
-#define POLY0 Z25
-#define ONE Z26
+// FOUR applies do to four vectors: the offset of each, three registers, and the register
+// with its lanes. GROUP does the same for the vectors of sixteen elements.
+#define FOUR(do) \
+	do(0, V0, V1, V2, V12) \
+	do(64, V3, V4, V5, V12) \
+	do(128, V6, V7, V8, V12) \
+	do(192, V9, V10, V11, V12)
+#define GROUP(do) \
+	do(0, V0, V1, V2, V12)
 
-// EXP_SCALE multiplies V2 by two to the power of V1, an integer.
-#define EXP_SCALE VSCALEFPS Z1, Z2, Z2
+// The constants of EXP2_POLYNOMIAL (powers_amd64.h), which EXP2_SETUP sets.
+#define EXP2_1 Z16
+#define EXP2_2 Z17
+#define EXP2_3 Z18
+#define EXP2_4 Z19
+#define EXP2_SETUP \
+	VBROADCASTSS ·exp2Vectors+0(SB), EXP2_1 \
+	VBROADCASTSS ·exp2Vectors+32(SB), EXP2_2 \
+	VBROADCASTSS ·exp2Vectors+64(SB), EXP2_3 \
+	VBROADCASTSS ·exp2Vectors+96(SB), EXP2_4
 
-#define EXP_SETUP \
-	VBROADCASTSS ·expVectors+0(SB), Z14 \
-	VBROADCASTSS ·expVectors+32(SB), Z15 \
-	VBROADCASTSS ·expVectors+64(SB), Z16 \
-	VBROADCASTSS ·expVectors+96(SB), Z17 \
-	VBROADCASTSS ·expVectors+128(SB), Z18 \
-	VBROADCASTSS ·expVectors+160(SB), Z19 \
-	VBROADCASTSS ·expVectors+192(SB), Z20 \
-	VBROADCASTSS ·expVectors+224(SB), Z21 \
-	VBROADCASTSS ·expVectors+256(SB), Z22 \
-	VBROADCASTSS ·expVectors+288(SB), Z23 \
-	VBROADCASTSS ·expVectors+320(SB), Z24 \
-	VBROADCASTSS ·expVectors+352(SB), Z25 \
-	VBROADCASTSS ·expVectors+384(SB), Z26
+// POWERS_OF_FOUR computes the powers of FOUR's x, in p; power is EXP or EXP2.
+#define POWERS_OF_FOUR(power) POWERS(power, FOUR)
+
+// SCALE_POWER multiplies p by two to the power of n, an integer.
+#define SCALE_POWER(at, x, n, p, lanes) \
+	VSCALEFPS n, p, p
