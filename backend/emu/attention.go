@@ -4,12 +4,22 @@ import (
 	"octet/backend"
 	"octet/backend/emu/attention"
 	"octet/backend/emu/gemm"
+	"octet/backend/emu/memory"
 )
 
 var _ = implement((*binder).attention)
 
 func (b *binder) attention(o *backend.Attention) func() {
-	return attention.New(b.pool, gemm.Kernels()[0], b.attentionOperands(o))
+	operands := b.attentionOperands(o)
+	return attention.New(b.pool, b.attentionUnit(&operands.Q, &operands.K, &operands.V), operands)
+}
+
+// attentionUnit returns the unit for some operands.
+func (b *binder) attentionUnit(operands ...*memory.Matrix) attention.Unit {
+	if b.amx && attention.AMXMultiplies(operands...) {
+		return attention.AMX(gemm.AMXVersions()[0])
+	}
+	return attention.FP32(gemm.Kernels()[0])
 }
 
 func (b *binder) attentionOperands(o *backend.Attention) attention.Operands {
@@ -23,7 +33,8 @@ var _ = implement((*binder).attentionGrad)
 
 func (b *binder) attentionGrad(o *backend.AttentionGrad) func() {
 	operands := b.attentionGradOperands(o)
-	return attention.NewGrad(b.pool, gemm.Kernels()[0], operands, operands.Split(b.pool))
+	unit := b.attentionUnit(&operands.Q, &operands.K, &operands.V, &operands.DOut)
+	return attention.NewGrad(b.pool, unit, operands, operands.Split(b.pool))
 }
 
 func (b *binder) attentionGradOperands(o *backend.AttentionGrad) attention.GradOperands {

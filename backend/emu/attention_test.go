@@ -29,6 +29,9 @@ func (c attentionCase) String() string {
 	return text
 }
 
+// small reports whether AMX in plain Go computes c in a short time.
+func (c attentionCase) small() bool { return c.batch*c.queries*c.kv*c.perKV <= 260 }
+
 // start returns the first key of the document of query i.
 func (c attentionCase) start(i int) int {
 	first := 0
@@ -142,12 +145,24 @@ func (c attentionCase) forward(q, k, v []float64) (out, lse []float64) {
 	return out, lse
 }
 
+// attentionUnits are the formats of operands in which tests compute attention, the device
+// models, and the errors that follow: with AMX weights are rounded to BF16.
+var attentionUnits = []struct {
+	dtype     fp8.DType
+	model     string
+	tolerance float64
+}{{fp8.F32, "", 1e-6}, {fp8.BF16, "", 1e-6}, {fp8.BF16, modelAMX, 4e-3}}
+
 func TestAttention(t *testing.T) {
-	for _, dtype := range []fp8.DType{fp8.F32, fp8.BF16} {
+	for _, unit := range attentionUnits {
 		for _, c := range append(attentionCases, cachedCases...) {
-			t.Run(fmt.Sprint(dtype, " ", c), func(t *testing.T) {
+			if unit.model != "" && !c.small() {
+				continue
+			}
+			t.Run(fmt.Sprint(unit.dtype, unit.model, " ", c), func(t *testing.T) {
 				tr := newTrial(t)
-				q, k, v := attentionData(tr, c, dtype)
+				tr.model = unit.model
+				q, k, v := attentionData(tr, c, unit.dtype)
 				out := tr.tensor("out", fp8.F32, nil, q.Shape...)
 				lse := tr.tensor("lse", fp8.F32, nil, c.batch*c.kv*c.perKV, c.queries)
 				op := &backend.Attention{Q: q, K: k, V: v, Out: []backend.Cast{{Out: out}}, LSE: lse, Start: c.starts(tr), Batch: c.batch, HeadDim: c.dim}
@@ -157,12 +172,15 @@ func TestAttention(t *testing.T) {
 				tr.program.Add(op)
 				d := tr.run()
 				wantOut, wantLSE := c.forward(d.values(q), d.values(k), d.values(v))
-				near(t, wantOut, d.values(out), 1e-6, "out")
+				near(t, wantOut, d.values(out), unit.tolerance, "out")
 				near(t, wantLSE, d.values(lse), 1e-6, "lse")
+				if unit.model != "" {
+					return
+				}
 				for _, kernel := range gemm.Kernels() {
 					require.NoError(t, d.Write(out, make([]byte, out.Bytes())))
 					b := &binder{device: d}
-					attention.New(d.pool, kernel, b.attentionOperands(op))()
+					attention.New(d.pool, attention.FP32(kernel), b.attentionOperands(op))()
 					near(t, wantOut, d.values(out), 1e-6, kernel.Name)
 				}
 			})
@@ -173,8 +191,15 @@ func TestAttention(t *testing.T) {
 // Prefill and decoding give a token the same bits: its result depends neither on the
 // tokens computed with it nor on the rest of the cache.
 func TestAttentionDecodeIsPrefill(t *testing.T) {
+	for _, model := range []string{"", modelAMX} {
+		testAttentionDecodeIsPrefill(t, model)
+	}
+}
+
+func testAttentionDecodeIsPrefill(t *testing.T, model string) {
 	c := attentionCase{1, 140, 140, 2, 2, 24, 0, nil}
 	tr := newTrial(t)
+	tr.model = model
 	q, k, v := attentionData(tr, c, fp8.BF16)
 	out := tr.tensor("out", fp8.F32, nil, q.Shape...)
 	tr.program.Add(&backend.Attention{Q: q, K: k, V: v, Out: []backend.Cast{{Out: out}}, Batch: 1, HeadDim: c.dim})
@@ -182,6 +207,7 @@ func TestAttentionDecodeIsPrefill(t *testing.T) {
 
 	for _, at := range []int{0, 1, 13, 14, 127, 128, 139} {
 		cached := newTrial(t)
+		cached.model = model
 		q, k, v := attentionData(cached, c, fp8.BF16)
 		q.Offset += at * q.LD
 		q.Shape = []int{1, q.Cols()}

@@ -24,7 +24,8 @@
 // The device model emu:amx multiplies BF16 and floating-point formats of up to eight bits in
 // the order of the matrix unit of Intel's server processors, also with the block scales that
 // multiply elements (backend.MatMul): several times as fast with that unit, and
-// the same bits in plain Go without it. Its sums of integers are exact, as emu's are.
+// the same bits in plain Go without it. Attention of BF16 operands multiplies in that order
+// too (package attention). Its sums of integers are exact, as emu's are.
 // emu:h100, emu:ada, emu:b200, emu:gaudi2 and emu:gaudi3 multiply FP8 as those accelerators
 // do (packages arith and gemm); the rest of their arithmetic is emu's. emu:accum16 adds up
 // products of integers in 16 bits, and emu:accum16,saturate saturates; any number of bits

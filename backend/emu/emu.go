@@ -22,7 +22,7 @@ func init() {
 	})
 }
 
-// modelAMX is the device model with the GEMM arithmetic of AMX.
+// modelAMX is the device model with the arithmetic of AMX in GEMMs and attention.
 const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
@@ -48,7 +48,7 @@ func spec(model string) (backend.Spec, error) {
 type device struct {
 	name        string // "emu", "emu:h100"
 	spec        backend.Spec
-	amx         bool               // GEMMs use the arithmetic of gemm/amx.go
+	amx         bool               // GEMMs and attention use the arithmetic of gemm/amx.go
 	model       *arith.Model       // of FP8 GEMMs (fuse.go); nil: FP32 FMA
 	accumulator *arith.Accumulator // of integers; nil: I32
 	pool        *pool.Pool

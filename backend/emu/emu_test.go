@@ -31,6 +31,7 @@ type trial struct {
 	program *backend.Program
 	data    map[*backend.Tensor][]byte
 	random  *rand.Rand
+	model   string // of the device
 }
 
 func newTrial(t *testing.T) *trial {
@@ -87,7 +88,7 @@ func (tr *trial) scaled(t *backend.Tensor, scaleInv float32) *backend.Tensor {
 // load opens a device with the data and loads the program.
 func (tr *trial) load(threads int) (*device, backend.Executable) {
 	require.NoError(tr, tr.program.Err())
-	dev, err := Open("", backend.Options{Threads: threads})
+	dev, err := Open(tr.model, backend.Options{Threads: threads})
 	require.NoError(tr, err)
 	d := dev.(*device)
 	tr.Cleanup(func() { require.NoError(tr, d.Close()) })

@@ -5,7 +5,6 @@ import (
 	"sort"
 
 	"octet/backend/emu/cast"
-	"octet/backend/emu/gemm"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
@@ -35,13 +34,15 @@ type GradOperands struct {
 // gradSpace is a worker's scratch.
 type gradSpace struct {
 	tiles
-	q, do  sheet // [rows of a block, dim]
-	k      sheet // [keyBlock, dim]
-	stage  sheet // [stageKeys, dim]
-	kt, vt sheet // [dim, keyBlock]: Kᵀ, Vᵀ
-	p, ds  sheet // [rows of a block, keyBlock]
-	dq     sheet // [rows of a task, dim]
-	dk, dv sheet // [keyBlock, dim]
+	q, do   operand // [rows of a block, dim], left operands
+	qk, dok operand // the same as right ones, with the rows along k
+	k       operand // [keyBlock, dim]
+	kt, vt  operand // [dim, keyBlock]: Kᵀ, Vᵀ
+	p, ds   sheet   // [rows of a block, keyBlock]
+	dsLeft  operand // dS
+	pt, dst operand // Pᵀ, dSᵀ
+	dq      sheet   // [rows of a task, dim]
+	dk, dv  sheet   // [keyBlock, dim]
 
 	lse2, delta []float32 // [rows of a block]: LSE·log2 e, δ
 }
@@ -50,22 +51,23 @@ type gradSpace struct {
 type backward struct {
 	heads
 	GradOperands
-	kernel *gemm.Kernel
-	pool   *pool.Pool
-	span   int // queries of a task that owns queries
+	pool *pool.Pool
+	span int // queries of a task that owns queries
 }
 
 func (a *backward) space(scratch []float32) (s gradSpace, used int) {
 	c := carver{scratch: scratch}
-	rows, depth := a.block*a.perKV, pool.RoundUp(a.dim, gemm.DepthUnit)
-	s.tiles = newTiles(a.kernel, max(a.dim, keyBlock, rows), &c)
-	s.q, s.do = c.sheet(a.kernel, rows, a.ld), c.sheet(a.kernel, rows, a.ld)
-	s.k, s.stage = c.sheet(a.kernel, keyBlock, a.ld), c.sheet(a.kernel, stageKeys, a.ld)
-	s.kt, s.vt = c.sheet(a.kernel, depth, scoreLD), c.sheet(a.kernel, depth, scoreLD)
-	s.p, s.ds = c.sheet(a.kernel, rows, scoreLD), c.sheet(a.kernel, rows, scoreLD)
-	s.dk, s.dv = c.sheet(a.kernel, keyBlock, a.ld), c.sheet(a.kernel, keyBlock, a.ld)
+	rows := a.block * a.perKV
+	s.tiles = newTiles(a.unit, a.dim, rows, &c)
+	s.q, s.qk = s.takeBoth(&c, rows, a.dim)
+	s.do, s.dok = s.takeBoth(&c, rows, a.dim)
+	s.k = s.takeRight(&c, a.dim, keyBlock)
+	s.kt, s.vt = s.takeRight(&c, keyBlock, a.dim), s.takeRight(&c, keyBlock, a.dim)
+	s.p, _, s.pt = s.takeResult(&c, rows, keyBlock, true)
+	s.ds, s.dsLeft, s.dst = s.takeResult(&c, rows, keyBlock, true)
+	s.dk, s.dv = c.sheet(s.mr, keyBlock, s.ld(a.dim)), c.sheet(s.mr, keyBlock, s.ld(a.dim))
 	s.lse2, s.delta = c.take(rows), c.take(rows)
-	s.dq = c.sheet(a.kernel, a.span*a.perKV, a.ld)
+	s.dq = c.sheet(s.mr, a.span*a.perKV, s.ld(a.dim))
 	return s, c.used
 }
 
@@ -76,9 +78,9 @@ func (o *GradOperands) Split(p *pool.Pool) bool {
 }
 
 // NewGrad returns a function that computes the gradients of attention with the workers of
-// p and the matrix products of kernel. The results do not depend on split.
-func NewGrad(p *pool.Pool, kernel *gemm.Kernel, o GradOperands, split bool) func() {
-	a := &backward{heads: newHeads(kernel, &o.Q, &o.K, o.Start, o.Batch, o.HeadDim), GradOperands: o, kernel: kernel, pool: p}
+// p and the matrix products of unit. The results do not depend on split.
+func NewGrad(p *pool.Pool, unit Unit, o GradOperands, split bool) func() {
+	a := &backward{heads: newHeads(unit, &o.Q, &o.K, o.Start, o.Batch, o.HeadDim), GradOperands: o, pool: p}
 	a.span = a.queries
 	if split {
 		a.span = a.heads.span(p.Size())
@@ -126,6 +128,8 @@ func (a *backward) pairTask(worker, pair int) {
 			a.loadQueries(&s, pair, i)
 			a.expectAfter(&s, pair, i, j, end)
 			a.probabilities(&s, pair, i, j)
+			s.round(s.p, a.rowsAt(i), a.keysAt(j), operand{}, s.pt)
+			s.round(s.ds, a.rowsAt(i), a.keysAt(j), s.dsLeft, s.dst)
 			a.addToKeys(&s, i, j)
 			a.addToQueries(&s, s.dq.at(i*a.perKV, 0), pair, i, j)
 		}
@@ -171,6 +175,8 @@ func (a *backward) keysTask(worker, task int) {
 	for i := j / a.block * a.block; i < end; i += a.block {
 		a.loadQueries(&s, pair, i)
 		a.probabilities(&s, pair, i, j)
+		s.round(s.p, a.rowsAt(i), a.keysAt(j), operand{}, s.pt)
+		s.round(s.ds, a.rowsAt(i), a.keysAt(j), operand{}, s.dst)
 		a.addToKeys(&s, i, j)
 	}
 	a.storeKeys(&s, worker, pair, j)
@@ -188,6 +194,7 @@ func (a *backward) queriesTask(worker, task int) {
 		for i := max(i0, j/a.block*a.block); i < last; i += a.block {
 			a.loadQueries(&s, pair, i)
 			a.probabilities(&s, pair, i, j)
+			s.round(s.ds, a.rowsAt(i), a.keysAt(j), s.dsLeft, operand{})
 			a.addToQueries(&s, s.dq.at((i-i0)*a.perKV, 0), pair, i, j)
 		}
 	}
@@ -210,8 +217,8 @@ func (a *backward) keysAt(j int) int { return min(keyBlock, a.keys-j) }
 
 func (a *backward) loadQueries(s *gradSpace, pair, i int) {
 	n := min(a.block, a.queries-i)
-	a.decodeQueries(&s.tiles, s.q, &a.Q, pair, i, n)
-	a.decodeQueries(&s.tiles, s.do, &a.DOut, pair, i, n)
+	s.load(a.queryRows(&a.Q, pair, i, n), s.q, s.qk, operand{})
+	s.load(a.queryRows(&a.DOut, pair, i, n), s.do, s.dok, operand{})
 	for g := range a.perKV {
 		at := a.lseIndex(pair, i, g)
 		for r := range n {
@@ -223,27 +230,28 @@ func (a *backward) loadQueries(s *gradSpace, pair, i int) {
 
 func (a *backward) loadKeys(s *gradSpace, pair, j int) {
 	n := a.keysAt(j)
-	a.decodeKeys(&s.tiles, s.k, &a.K, pair, j, n)
-	s.transposed(s.kt, s.k, n, a.dim)
-	a.transposeKeys(&s.tiles, s.vt, s.stage, &a.V, pair, j, n)
+	s.load(a.keyRows(&a.K, pair, j, n), operand{}, s.k, s.kt)
+	s.load(a.keyRows(&a.V, pair, j, n), operand{}, operand{}, s.vt)
 }
 
 // probabilities computes P and dS of the block of queries at i and of keys at j; both
 // are 0 where the key is not visible.
 func (a *backward) probabilities(s *gradSpace, pair, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
-	for r := 0; r < rows; r += s.MR {
-		height := min(s.MR, rows-r)
-		visible, width := a.visible(i-j, r, height, keys)
+	for r := 0; r < rows; r += s.mr {
+		height := min(s.mr, rows-r)
+		visible := s.visible[:height]
+		width := a.visible(visible, i-j, r, keys)
 		p, ds := s.p.at(r, 0), s.ds.at(r, 0)
 		if j < a.firstBlock(pair, i+r/a.perKV) {
-			visible, width = [maxTileRows]int{}, 0
+			width = 0
+			clear(visible)
 		}
 		if width > 0 {
-			s.matMul(p, height, width, a.dim, s.q.at(r, 0), false, s.kt, false)
-			s.matMul(ds, height, width, a.dim, s.do.at(r, 0), false, s.vt, false)
+			s.matMul(p, height, width, a.dim, s.q.at(r, 0), s.kt, false)
+			s.matMul(ds, height, width, a.dim, s.do.at(r, 0), s.vt, false)
 		}
-		simd.ScoreGradientRows(p.x, ds.x, p.ld, pool.RoundUp(keys, 16), visible[:height], a.scale2, a.scale, s.lse2[r:], s.delta[r:])
+		simd.ScoreGradientRows(p.x, ds.x, p.ld, s.zeroed(keys), visible, a.scale2, a.scale, s.lse2[r:], s.delta[r:])
 		if a.starts == nil {
 			continue
 		}
@@ -259,12 +267,13 @@ func (a *backward) probabilities(s *gradSpace, pair, i, j int) {
 // The block of queries with this row comes first and assigns instead of adding.
 func (a *backward) addToKeys(s *gradSpace, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
-	for c := 0; c < keys; c += s.MR {
-		height := min(s.MR, keys-c)
+	for c := 0; c < keys; c += s.mr {
+		height := min(s.mr, keys-c)
 		from, add := max(0, j+c-i)*a.perKV, i > j+c
 		if from < rows {
-			s.matMul(s.dv.at(c, 0), height, a.dim, rows-from, s.p.at(from, c), true, s.do.at(from, 0), add)
-			s.matMul(s.dk.at(c, 0), height, a.dim, rows-from, s.ds.at(from, c), true, s.q.at(from, 0), add)
+			from &^= s.run - 1
+			s.matMul(s.dv.at(c, 0), height, a.dim, rows-from, s.pt.at(c, from), s.dok.at(0, from), add)
+			s.matMul(s.dk.at(c, 0), height, a.dim, rows-from, s.dst.at(c, from), s.qk.at(0, from), add)
 		}
 	}
 }
@@ -273,11 +282,11 @@ func (a *backward) addToKeys(s *gradSpace, i, j int) {
 // of keys that one of the rows of a matMul sees assigns instead of adding.
 func (a *backward) addToQueries(s *gradSpace, dq sheet, pair, i, j int) {
 	rows := a.rowsAt(i)
-	for r := 0; r < rows; r += s.MR {
-		height := min(s.MR, rows-r)
-		_, width := a.visible(i-j, r, height, a.keysAt(j))
+	for r := 0; r < rows; r += s.mr {
+		height := min(s.mr, rows-r)
+		width := a.visible(s.visible[:height], i-j, r, a.keysAt(j))
 		if first := a.firstBlock(pair, i+r/a.perKV); width > 0 && j >= first {
-			s.matMul(dq.at(r, 0), height, a.dim, width, s.ds.at(r, 0), false, s.k, j > first)
+			s.matMul(dq.at(r, 0), height, a.dim, width, s.dsLeft.at(r, 0), s.k, j > first)
 		}
 	}
 }

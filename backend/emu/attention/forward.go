@@ -5,7 +5,6 @@ import (
 
 	"octet/backend"
 	"octet/backend/emu/cast"
-	"octet/backend/emu/gemm"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
@@ -36,25 +35,21 @@ type Operands struct {
 // first-level cache. It skips keys that none of the mr rows sees. Keys before a row's start,
 // in a block that another of the mr rows sees, get the score -Inf.
 //
-// The matrix products have FP32 operands and run on the GEMM kernels. As in FP32
-// GEMMs, the last bits depend on the instruction set.
+// The matrix products are those of a Unit. With FP32 operands they run on the GEMM kernels;
+// as in FP32 GEMMs, the last bits depend on the instruction set.
 
-// keyBlock is the keys of a block; a multiple of every kernel's nr. Kᵀ and V of a
+// keyBlock is the keys of a block; a multiple of every unit's nr. Kᵀ and V of a
 // block are 32 KB each with heads of 64.
 const keyBlock = 128
-
-// stageKeys is how many keys are decoded at a time before they are transposed: few
-// enough to stay in the first-level cache.
-const stageKeys = 32
 
 // heads is the geometry of an attention op.
 type heads struct {
 	batch, queries, keys int // sequences, and rows of each
 	kv, perKV, dim       int // KV heads, query heads per KV head, head size
 	starts               []int32
+	unit                 Unit
 
 	block  int     // queries of a block
-	ld     int     // of a sheet with rows of dim
 	scale  float32 // 1/√dim
 	scale2 float32 // log2 e/√dim
 }
@@ -67,19 +62,17 @@ const (
 	taskBlocks = 8
 )
 
-// scoreLD is the leading dimension of scores. One extra cache line keeps it from being
-// a power of two, which would map all rows to the same cache set.
-const scoreLD = keyBlock + pool.CacheLine/4
-
-func newHeads(kernel *gemm.Kernel, q, k *memory.Matrix, starts []int32, batch, dim int) heads {
+func newHeads(unit Unit, q, k *memory.Matrix, starts []int32, batch, dim int) heads {
 	h := heads{
-		batch: batch, queries: q.Rows / batch, keys: k.Rows / batch, starts: starts,
+		batch: batch, queries: q.Rows / batch, keys: k.Rows / batch, starts: starts, unit: unit,
 		kv: k.Cols / dim, perKV: q.Cols / k.Cols, dim: dim,
-		ld:     pool.RoundUp(dim, kernel.NR) + pool.CacheLine/4,
 		scale:  float32(1 / math.Sqrt(float64(dim))),
 		scale2: float32(math.Log2E / math.Sqrt(float64(dim))),
 	}
 	h.block = max(1, blockRows/h.perKV)
+	for h.block*h.perKV%unit.run != 0 {
+		h.block++ // the rows of any block begin at a multiple of run
+	}
 	return h
 }
 
@@ -108,25 +101,13 @@ func (h *heads) row(pair, n, i int) int { return pair/h.kv*n + i }
 // column returns the first column of the query head of row r.
 func (h *heads) column(pair, r int) int { return (pair%h.kv*h.perKV + r%h.perKV) * h.dim }
 
-// decodeQueries decodes n queries from i on.
-func (h *heads) decodeQueries(t *tiles, dst sheet, q *memory.Matrix, pair, i, n int) {
-	for g := range h.perKV {
-		t.decode(dst.x[g*dst.ld:], h.perKV*dst.ld, q, h.row(pair, h.queries, i), h.column(pair, g), n, h.dim)
-	}
+// queryRows returns n queries of a pair from i on, keyRows n keys from j on.
+func (h *heads) queryRows(m *memory.Matrix, pair, i, n int) rows {
+	return rows{m, h.row(pair, h.queries, i), h.column(pair, 0), n, h.perKV, h.dim}
 }
 
-// decodeKeys decodes n keys from j on.
-func (h *heads) decodeKeys(t *tiles, dst sheet, k *memory.Matrix, pair, j, n int) {
-	t.decode(dst.x, dst.ld, k, h.row(pair, h.keys, j), pair%h.kv*h.dim, n, h.dim)
-}
-
-// transposeKeys decodes the transpose of n keys from j on, through stage.
-func (h *heads) transposeKeys(t *tiles, dst, stage sheet, k *memory.Matrix, pair, j, n int) {
-	for i := 0; i < n; i += stageKeys {
-		count := min(stageKeys, n-i)
-		h.decodeKeys(t, stage, k, pair, j+i, count)
-		t.transposed(dst.at(0, i), stage, count, h.dim)
-	}
+func (h *heads) keyRows(m *memory.Matrix, pair, j, n int) rows {
+	return rows{m, h.row(pair, h.keys, j), pair % h.kv * h.dim, n, 1, h.dim}
 }
 
 // expectQueries and expectKeys call expect for n queries from i on and n keys from j on.
@@ -141,32 +122,34 @@ func (h *heads) expectKeys(t *tiles, k *memory.Matrix, pair, j, n int) {
 // space is a worker's scratch for the queries of a task and a block of keys.
 type space struct {
 	tiles
-	q, o       sheet     // [rows, dim]: queries, running weighted sums of values
+	q          operand   // [rows, dim]: queries
+	o          sheet     // [rows, dim]: running weighted sums of values
 	top, total []float32 // [rows]: running maxima of scores times log2 e, sums of weights
-	stage      sheet     // [stageKeys, dim]
-	kt         sheet     // [dim, keyBlock]: Kᵀ
-	v          sheet     // [keyBlock, dim]
+	kt         operand   // [dim, keyBlock]: Kᵀ
+	v          operand   // [keyBlock, dim]
 	s          sheet     // [mr, keyBlock]: scores, then weights
+	weights    operand   // the weights
+	highest    []float32 // [mr]: maxima of scores
 }
 
-func (h *heads) space(kernel *gemm.Kernel, rows int, scratch []float32) (s space, used int) {
+func (h *heads) space(rows int, scratch []float32) (s space, used int) {
 	c := carver{scratch: scratch}
-	s.tiles = newTiles(kernel, max(h.dim, keyBlock), &c)
-	s.q, s.o = c.sheet(kernel, rows, h.ld), c.sheet(kernel, rows, h.ld)
+	s.tiles = newTiles(h.unit, h.dim, h.unit.mr, &c)
+	s.q, s.o = s.takeLeft(&c, rows, h.dim), c.sheet(s.mr, rows, s.ld(h.dim))
 	s.top, s.total = c.take(rows), c.take(rows)
-	s.stage, s.v = c.sheet(kernel, stageKeys, h.ld), c.sheet(kernel, keyBlock, h.ld)
-	s.kt = c.sheet(kernel, pool.RoundUp(h.dim, gemm.DepthUnit), scoreLD)
-	s.s = c.sheet(kernel, kernel.MR, scoreLD)
+	s.kt, s.v = s.takeRight(&c, keyBlock, h.dim), s.takeRight(&c, h.dim, keyBlock)
+	s.s, s.weights, _ = s.takeResult(&c, s.mr, keyBlock, false)
+	s.highest = c.take(s.mr)
 	return s, c.used
 }
 
 // New returns a function that computes attention with the workers of p and the matrix
-// products of kernel.
-func New(p *pool.Pool, kernel *gemm.Kernel, o Operands) func() {
-	h := newHeads(kernel, &o.Q, &o.K, o.Start, o.Batch, o.HeadDim)
+// products of unit.
+func New(p *pool.Pool, unit Unit, o Operands) func() {
+	h := newHeads(unit, &o.Q, &o.K, o.Start, o.Batch, o.HeadDim)
 	span := h.span(p.Size())
 	taskRows := span * h.perKV
-	_, used := h.space(kernel, taskRows, nil)
+	_, used := h.space(taskRows, nil)
 	p.Reserve(used)
 	var position int
 	tasks := h.pairs() * pool.CeilDiv(h.queries, span)
@@ -180,16 +163,16 @@ func New(p *pool.Pool, kernel *gemm.Kernel, o Operands) func() {
 	task := func(worker, task int) {
 		pair, i0, n := place(task)
 		rows := n * h.perKV
-		s, _ := h.space(kernel, taskRows, p.Scratch[worker])
-		h.decodeQueries(&s.tiles, s.q, &o.Q, pair, i0, n)
+		s, _ := h.space(taskRows, p.Scratch[worker])
+		s.load(h.queryRows(&o.Q, pair, i0, n), s.q, operand{}, operand{})
 
 		// The cache may be longer; keys after the last query are not read.
 		seen := min(position+i0+n, h.keys)
 		from := h.firstBlock(pair, i0)
 		for j0 := from; j0 < seen; j0 += keyBlock {
 			keys := min(keyBlock, seen-j0)
-			h.transposeKeys(&s.tiles, s.kt, s.stage, &o.K, pair, j0, keys)
-			h.decodeKeys(&s.tiles, s.v, &o.V, pair, j0, keys)
+			s.load(h.keyRows(&o.K, pair, j0, keys), operand{}, operand{}, s.kt)
+			s.load(h.keyRows(&o.V, pair, j0, keys), operand{}, s.v, operand{})
 			s.expectNothing()
 			if next := j0 + keyBlock; next < seen {
 				h.expectKeys(&s.tiles, &o.K, pair, next, min(keyBlock, seen-next))
@@ -204,21 +187,21 @@ func New(p *pool.Pool, kernel *gemm.Kernel, o Operands) func() {
 			if j0 == from {
 				s.expectStore(o.Out, h.row(pair, h.queries, i0), h.column(pair, 0), n, h.perKV*h.dim)
 			}
-			for r := 0; r < rows; r += s.MR {
-				height := min(s.MR, rows-r)
-				visible, width := h.visible(position+i0-j0, r, height, keys)
+			for r := 0; r < rows; r += s.mr {
+				height := min(s.mr, rows-r)
+				visible := s.visible[:height]
+				width := h.visible(visible, position+i0-j0, r, keys)
 				first := h.firstBlock(pair, i0+r/h.perKV) // the rows' first block
 				if width == 0 || j0 < first {
 					continue
 				}
 				s.prefetchNext()
-				var highest [maxTileRows]float32
-				top, total := s.top[r:r+height], s.total[r:r+height]
-				s.matMul(s.s, height, width, h.dim, s.q.at(r, 0), false, s.kt, false)
+				highest, top, total := s.highest[:height], s.top[r:r+height], s.total[r:r+height]
+				s.matMul(s.s, height, width, h.dim, s.q.at(r, 0), s.kt, false)
 				if h.starts != nil {
-					h.hideScores(s.s, pair, i0, r, j0, visible[:height])
+					h.hideScores(s.s, pair, i0, r, j0, visible)
 				}
-				simd.MaxRows(highest[:], s.s.x, s.s.ld, visible[:height])
+				simd.MaxRows(highest, s.s.x, s.s.ld, visible)
 				for i := range top {
 					high := highest[i] * h.scale2
 					switch old := top[i]; {
@@ -233,10 +216,11 @@ func New(p *pool.Pool, kernel *gemm.Kernel, o Operands) func() {
 				}
 				largest := top
 				if h.starts != nil {
-					largest = finite(highest[:height], top)
+					largest = finite(highest, top)
 				}
-				simd.WeighRows(s.s.x, s.s.ld, pool.RoundUp(width, 16), visible[:height], h.scale2, largest, total)
-				s.matMul(s.o.at(r, 0), height, h.dim, width, s.s, false, s.v, j0 > first)
+				simd.WeighRows(s.s.x, s.s.ld, s.zeroed(width), visible, h.scale2, largest, total)
+				s.round(s.s, height, width, s.weights, operand{})
+				s.matMul(s.o.at(r, 0), height, h.dim, width, s.weights, s.v, j0 > first)
 			}
 		}
 		for r := range rows {
@@ -257,19 +241,19 @@ func New(p *pool.Pool, kernel *gemm.Kernel, o Operands) func() {
 	}, o.Out)
 }
 
-// visible returns how many keys of a block each of rows rows, from r on, sees. ahead is
+// visible sets visible to how many keys of a block each row from r on sees. ahead is
 // the position of the rows' first query less that of the first key. Later rows see at
-// least as many keys; width is the count of the last row.
-func (h *heads) visible(ahead, r, rows, keys int) (visible [maxTileRows]int, width int) {
+// least as many keys; visible returns the count of the last row.
+func (h *heads) visible(visible []int, ahead, r, keys int) (width int) {
 	query, head := r/h.perKV, r%h.perKV
-	for i := range rows {
+	for i := range visible {
 		width = max(0, min(ahead+query+1, keys))
 		visible[i] = width
 		if head++; head == h.perKV {
 			query, head = query+1, 0
 		}
 	}
-	return visible, width
+	return width
 }
 
 // start returns the first key that a query of a pair sees.

@@ -70,11 +70,10 @@ const amxMinWork = 1 << 21
 type amxKernel struct {
 	name string
 
-	// multiply computes across tiles of accumulators, side by side: tile t of c,
-	// [32, 32], is the two panels of a times panels 2t and 2t+1 of b, added to c if load.
-	// A panel has steps tiles. plain says that no operand and no result can be subnormal
-	// and all products are exact.
-	multiply func(steps, across int, a, b []uint16, c []float32, load, plain bool)
+	// multiply computes across blocks of sums: block t, [32, 32], is the first two panels
+	// of a times panels 2t and 2t+1 of b, steps tiles of each, added to the block if load.
+	// plain says that no operand and no result can be subnormal and all products are exact.
+	multiply func(steps, across int, a, b AMXTiles, c amxSums, load, plain bool)
 
 	// pack packs the first count blocks of src, side by side, into tiles, step elements
 	// apart. Blocks are 16 rows of 32 elements if k runs along the rows of src (along),
@@ -87,6 +86,19 @@ type amxKernel struct {
 
 	// finish is Kernel.finish for tiles of up to 32 rows of 32 columns.
 	finish func(acc []float32, t *tileOut)
+}
+
+// AMXTiles is a packed operand: panels of 16 rows or columns, Panel elements apart, of tiles
+// that follow one another along k.
+type AMXTiles struct {
+	Words []uint16
+	Panel int
+}
+
+// amxSums are blocks of accumulators: element (i, j) of block t is x[t·next + i·ld + j].
+type amxSums struct {
+	x        []float32
+	ld, next int
 }
 
 // AMXMultiplies reports whether NewAMX multiplies the two formats.
@@ -196,11 +208,11 @@ func (x *amxGEMM) runTask(worker, task int) {
 			if i%amxBlockM == 0 {
 				x.pack(a, stage, x.a, !x.transA, false, i0+i, min(amxBlockM, rows-i), l, depth)
 			}
-			strip := a[i%amxBlockM/amxWidth*panel:]
+			strip := AMXTiles{a[i%amxBlockM/amxWidth*panel:], panel}
 			for j := 0; j < cols; j += amxSweep * amxOut {
 				width := min(amxSweep*amxOut, cols-j)
 				across := pool.CeilDiv(width, amxOut)
-				x.kernel.multiply(steps, across, strip, b[j/amxWidth*panel:], c, !first, plain)
+				x.kernel.multiply(steps, across, strip, AMXTiles{b[j/amxWidth*panel:], panel}, amxSums{c, amxOut, amxAcc}, !first, plain)
 				if last {
 					for r := 0; r < width; r += amxOut {
 						out.place(i0+i, j0+j+r, height, min(amxOut, width-r))

@@ -38,31 +38,32 @@ func amxPackGo(dst []uint16, step int, src memory.Matrix, along, right bool, cou
 	}
 }
 
-func amxMultiplyGo(steps, across int, a, b []uint16, c []float32, load, plain bool) {
-	if !load {
-		clear(c[:across*amxAcc])
-	}
-	panel := steps * amxTile
+func amxMultiplyGo(steps, across int, a, b AMXTiles, c amxSums, load, plain bool) {
 	var x, y [amxTile]float32
 	for p := range 2 {
 		for q := range 2 * across {
-			corner := c[q/2*amxAcc+p*amxWidth*amxOut+q%2*amxWidth:]
+			corner := c.x[q/2*c.next+p*amxWidth*c.ld+q%2*amxWidth:]
+			if !load {
+				for i := range amxWidth {
+					clear(corner[i*c.ld:][:amxWidth])
+				}
+			}
 			for s := range steps {
-				fp8.DecodeBF16(x[:], a[p*panel+s*amxTile:][:amxTile])
-				fp8.DecodeBF16(y[:], b[q*panel+s*amxTile:][:amxTile])
+				fp8.DecodeBF16(x[:], a.Words[p*a.Panel+s*amxTile:][:amxTile])
+				fp8.DecodeBF16(y[:], b.Words[q*b.Panel+s*amxTile:][:amxTile])
 				if plain {
-					amxRunPlain(corner, &x, &y)
+					amxRunPlain(corner, c.ld, &x, &y)
 				} else {
-					amxRun(corner, &x, &y)
+					amxRun(corner, c.ld, &x, &y)
 				}
 			}
 		}
 	}
 }
 
-// amxRun adds the matrix product of two tiles to 16×16 accumulators: one run of 32 of
-// the definition in amx.go.
-func amxRun(c []float32, a, b *[amxTile]float32) {
+// amxRun adds the matrix product of two tiles to 16×16 accumulators, whose rows are ld apart:
+// one run of 32 of the definition in amx.go.
+func amxRun(c []float32, ld int, a, b *[amxTile]float32) {
 	for i := range b {
 		a[i], b[i] = flush(a[i]), flush(b[i])
 	}
@@ -78,14 +79,14 @@ func amxRun(c []float32, a, b *[amxTile]float32) {
 			}
 		}
 		for j := range amxWidth {
-			acc := &c[i*amxOut+j]
+			acc := &c[i*ld+j]
 			*acc = flush(flush(*acc) + flush(sum[2*j]+sum[2*j+1]))
 		}
 	}
 }
 
 // amxRunPlain is amxRun for exact products without subnormals.
-func amxRunPlain(c []float32, a, b *[amxTile]float32) {
+func amxRunPlain(c []float32, ld int, a, b *[amxTile]float32) {
 	for i := range amxWidth {
 		var sum [2 * amxWidth]float32
 		for l := 0; l < amxDepth; l += 2 {
@@ -97,7 +98,7 @@ func amxRunPlain(c []float32, a, b *[amxTile]float32) {
 			}
 		}
 		for j := range amxWidth {
-			c[i*amxOut+j] += sum[2*j] + sum[2*j+1]
+			c[i*ld+j] += sum[2*j] + sum[2*j+1]
 		}
 	}
 }

@@ -17,15 +17,16 @@
 #define TILEZERO_T2      BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xd0
 #define TILEZERO_T3      BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xd8
 
-// Accumulators are the quarters of 32×32 floats at DI, whose rows are BX bytes.
+// Accumulators are the quarters of a block of 32×32 floats, whose rows are BX bytes apart:
+// rows 0 to 15 are at DI, rows 16 to 31 at R14.
 #define TILELOADD_C_T0   BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x04; BYTE $0x1f              // tileloadd tmm0, [rdi+rbx]
 #define TILELOADD_C_T1   BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x4c; BYTE $0x1f; BYTE $0x40  // tileloadd tmm1, [rdi+rbx+64]
-#define TILELOADD_C_T2   BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x94; BYTE $0x1f; LONG $0x800 // tileloadd tmm2, [rdi+rbx+2048]
-#define TILELOADD_C_T3   BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x9c; BYTE $0x1f; LONG $0x840 // tileloadd tmm3, [rdi+rbx+2112]
+#define TILELOADD_C_T2   BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x14; BYTE $0x1e              // tileloadd tmm2, [r14+rbx]
+#define TILELOADD_C_T3   BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x5c; BYTE $0x1e; BYTE $0x40  // tileloadd tmm3, [r14+rbx+64]
 #define TILESTORED_C_T0  BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x04; BYTE $0x1f              // tilestored [rdi+rbx], tmm0
 #define TILESTORED_C_T1  BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x4c; BYTE $0x1f; BYTE $0x40  // tilestored [rdi+rbx+64], tmm1
-#define TILESTORED_C_T2  BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x94; BYTE $0x1f; LONG $0x800 // tilestored [rdi+rbx+2048], tmm2
-#define TILESTORED_C_T3  BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x9c; BYTE $0x1f; LONG $0x840 // tilestored [rdi+rbx+2112], tmm3
+#define TILESTORED_C_T2  BYTE $0xc4; BYTE $0xc2; BYTE $0x7a; BYTE $0x4b; BYTE $0x14; BYTE $0x1e              // tilestored [r14+rbx], tmm2
+#define TILESTORED_C_T3  BYTE $0xc4; BYTE $0xc2; BYTE $0x7a; BYTE $0x4b; BYTE $0x5c; BYTE $0x1e; BYTE $0x40  // tilestored [r14+rbx+64], tmm3
 
 // Tiles of packed operands have rows of 64 bytes, in CX.
 #define TILELOADD_R8_T4  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x08 // tileloadd tmm4, [r8+rcx]
@@ -61,25 +62,30 @@ DATA amxConfig<>+48(SB)/8, $0x1010101010101010
 DATA amxConfig<>+56(SB)/8, $0
 GLOBL amxConfig<>(SB), RODATA|NOPTR, $64
 
-// func multiplyAMX(steps, across int, a, b *uint16, c *float32, load bool)
-TEXT ·multiplyAMX(SB), NOSPLIT, $0-41
+// func multiplyAMX(steps, across int, a *uint16, panelA int, b *uint16, panelB int, c *float32, ld, next int, load bool)
+TEXT ·multiplyAMX(SB), NOSPLIT, $0-73
 	MOVQ steps+0(FP), R12
 	MOVQ across+8(FP), R13
 	MOVQ a+16(FP), SI
-	MOVQ b+24(FP), R10
-	MOVQ c+32(FP), DI
-	MOVQ R12, DX
-	SHLQ $10, DX                     // bytes in a panel
+	MOVQ panelA+24(FP), DX
+	MOVQ b+32(FP), R10
+	MOVQ c+48(FP), DI
+	MOVQ ld+56(FP), BX
+	SHLQ $1, DX
+	SHLQ $2, BX
 	MOVQ $64, CX
-	MOVQ $128, BX
 	LEAQ amxConfig<>(SB), AX
 	LDTILECFG_AX
 
 next:
 	MOVQ SI, R8
 	LEAQ (SI)(DX*1), R9
-	LEAQ (R10)(DX*1), R11
-	CMPB load+40(FP), $0
+	MOVQ panelB+40(FP), AX
+	LEAQ (R10)(AX*2), R11
+	MOVQ BX, R14
+	SHLQ $4, R14
+	ADDQ DI, R14
+	CMPB load+72(FP), $0
 	JEQ  zero
 	TILELOADD_C_T0
 	TILELOADD_C_T1
@@ -119,8 +125,13 @@ store:
 	TILESTORED_C_T1
 	TILESTORED_C_T2
 	TILESTORED_C_T3
-	ADDQ $4096, DI
-	MOVQ R11, R10                    // the panel after these two
+	MOVQ next+64(FP), AX
+	LEAQ (DI)(AX*4), DI
+	MOVQ R12, AX
+	SHLQ $10, AX
+	SUBQ AX, R11                     // the second panel's beginning
+	MOVQ panelB+40(FP), AX
+	LEAQ (R11)(AX*2), R10
 	DECQ R13
 	JNZ  next
 	TILERELEASE

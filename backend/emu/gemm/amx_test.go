@@ -187,8 +187,9 @@ func TestAMXPlain(t *testing.T) {
 		}
 	}
 	x, y := make([]float32, 2*amxAcc), make([]float32, 2*amxAcc)
-	amxMultiplyGo(2, 2, a, b, x, false, false)
-	amxMultiplyGo(2, 2, a, b, y, false, true)
+	const panel = 2 * amxTile
+	amxMultiplyGo(2, 2, AMXTiles{a, panel}, AMXTiles{b, panel}, amxSums{x, amxOut, amxAcc}, false, false)
+	amxMultiplyGo(2, 2, AMXTiles{a, panel}, AMXTiles{b, panel}, amxSums{y, amxOut, amxAcc}, false, true)
 	for i := range x {
 		require.True(t, same(fp8.F32, math.Float32bits(x[i]), math.Float32bits(y[i])), "%x and %x", x[i], y[i])
 	}

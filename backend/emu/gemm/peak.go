@@ -39,7 +39,9 @@ func NewAMXPeak() Peak {
 	return Peak{
 		Words: 2*operand + amxAcc, FLOPs: 2 * amxAcc * amxPeakSteps * amxDepth,
 		Run: func(x []float32) {
-			k.multiply(amxPeakSteps, 1, view[uint16](x[:operand]), view[uint16](x[operand:2*operand]), x[2*operand:], false, true)
+			const panel = amxPeakSteps * amxTile
+			a, b := AMXTiles{view[uint16](x[:operand]), panel}, AMXTiles{view[uint16](x[operand : 2*operand]), panel}
+			k.multiply(amxPeakSteps, 1, a, b, amxSums{x[2*operand:], amxOut, amxAcc}, false, true)
 		},
 	}
 }

@@ -35,6 +35,16 @@ func newSheet(kernel *gemm.Kernel, rows, cols, gap int, number func() float32) s
 	return s
 }
 
+// leftOf and rightOf return sheets as operands.
+func leftOf(s sheet, transposed bool) operand {
+	if transposed {
+		return operand{s.x, 1, s.ld}
+	}
+	return operand{s.x, s.ld, 1}
+}
+
+func rightOf(s sheet) operand { return operand{s.x, 1, s.ld} }
+
 // referenceMatMul defines matMul for operands whose products are exact.
 func referenceMatMul(c sheet, rows, cols, k int, a sheet, transA bool, b sheet, add bool) {
 	for i := range rows {
@@ -83,13 +93,13 @@ func TestTileMatMul(t *testing.T) {
 				referenceMatMul(want, rows, cols, k, a, transA, b, add)
 
 				space := carver{scratch: make([]float32, 1<<16)}
-				tiles := newTiles(kernel, k, &space)
+				tiles := newTiles(FP32(kernel), 1, 1, &space)
 				packed := sheet{slices.Clone(c.x), c.ld}
 				inScratch := tiles
 				inScratch.inPlace = nil
 				inScratch.panel, inScratch.corner = make([]float32, k*kernel.NR), make([]float32, kernel.MR*kernel.NR)
-				tiles.matMul(c, rows, cols, k, a, transA, b, add)
-				inScratch.matMul(packed, rows, cols, k, a, transA, b, add)
+				tiles.matMul(c, rows, cols, k, leftOf(a, transA), rightOf(b), add)
+				inScratch.matMul(packed, rows, cols, k, leftOf(a, transA), rightOf(b), add)
 
 				what := fmt.Sprintf("%d×%d×%d, transposed %v, add %v", rows, cols, k, transA, add)
 				wide := pool.RoundUp(cols, kernel.NR)
@@ -121,11 +131,11 @@ func TestTileMatMulOfFloats(t *testing.T) {
 		a, b := newSheet(kernel, rows, k, 16, number), newSheet(kernel, k, cols, 16, number)
 		c := newSheet(kernel, rows, cols, 16, number)
 		packed := sheet{slices.Clone(c.x), c.ld}
-		tiles := newTiles(kernel, k, &carver{})
-		tiles.matMul(c, rows, cols, k, a, false, b, true)
+		tiles := newTiles(FP32(kernel), 1, 1, &carver{})
+		tiles.matMul(c, rows, cols, k, leftOf(a, false), rightOf(b), true)
 		tiles.inPlace = nil
 		tiles.panel, tiles.corner = make([]float32, k*kernel.NR), make([]float32, kernel.MR*kernel.NR)
-		tiles.matMul(packed, rows, cols, k, a, false, b, true)
+		tiles.matMul(packed, rows, cols, k, leftOf(a, false), rightOf(b), true)
 		for i := range rows {
 			require.Equal(t, packed.row(i, cols), c.row(i, cols), "%s, row %d", kernel.Name, i)
 		}
@@ -140,8 +150,8 @@ func TestTileTransposed(t *testing.T) {
 				count := func() float32 { next++; return next }
 				src := newSheet(kernel, n+kernel.TransposeRows, pool.RoundUp(k, gemm.DepthUnit), 16, count)
 				dst := newSheet(kernel, pool.RoundUp(k, gemm.DepthUnit), n+kernel.TransposeRows, 16, count)
-				tiles := newTiles(kernel, k, &carver{scratch: make([]float32, 1<<16)})
-				tiles.transposed(dst, src, n, k)
+				tiles := newTiles(FP32(kernel), 1, 1, &carver{scratch: make([]float32, 1<<16)})
+				tiles.transpose(dst.x, dst.ld, src, n, k)
 				for i := range n {
 					for l := range k {
 						require.Equal(t, src.x[i*src.ld+l], dst.x[l*dst.ld+i], "%s: (%d,%d)", kernel.Name, i, l)

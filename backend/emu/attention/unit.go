@@ -1,0 +1,189 @@
+package attention
+
+import (
+	"octet/backend/emu/gemm"
+	"octet/backend/emu/memory"
+	"octet/backend/emu/pool"
+)
+
+// Unit multiplies the blocks of attention: a GEMM kernel with FP32 operands (fp32.go) or AMX with
+// BF16 operands (amx.go).
+type Unit struct {
+	kernel *gemm.Kernel
+	amx    *gemm.AMXBlocks // nil: FP32
+
+	mr, nr int // rows that a multiplication computes at a time; columns that it rounds up to
+	run    int // a power of two: k begins at a multiple of it, and is rounded up to one
+}
+
+// FP32 returns the unit that multiplies with a GEMM kernel.
+func FP32(kernel *gemm.Kernel) Unit {
+	return Unit{kernel: kernel, mr: kernel.MR, nr: kernel.NR, run: 1}
+}
+
+// AMX returns the unit that multiplies in AMX's arithmetic; AMXMultiplies says which operands.
+func AMX(blocks *gemm.AMXBlocks) Unit {
+	return Unit{amx: blocks, mr: gemm.AMXRows, nr: gemm.AMXRows, run: gemm.AMXDepth}
+}
+
+// maxTileRows is at least the mr of any unit.
+const maxTileRows = gemm.AMXRows
+
+// zeroed returns how many weights a row of n visible keys has: those beyond n are 0.
+func (u *Unit) zeroed(n int) int {
+	group := max(16, u.run)
+	return (n + group - 1) &^ (group - 1)
+}
+
+// ld returns the leading dimension of a matrix of cols columns in scratch. One extra cache
+// line keeps it from being a power of two, which would map all rows to the same cache set.
+func (u *Unit) ld(cols int) int { return pool.RoundUp(cols, u.nr) + pool.CacheLine/4 }
+
+// operand is an operand of matMul, in the layout of the unit; the zero value is none. Row i of
+// a left operand, or column i of a right one, begins i·step elements into x, and l along k
+// l·stepK further; step is 1 in right operands of FP32. In AMX's tiles both i and l are
+// multiples of 32.
+type operand struct {
+	x           []float32
+	step, stepK int
+}
+
+// at returns o from i and from l along k on.
+func (o operand) at(i, l int) operand {
+	return operand{o.x[i*o.step+l*o.stepK:], o.step, o.stepK}
+}
+
+// sheet is a row-major FP32 matrix in scratch, ld elements from row to row. It has room for
+// units, which read and write columns up to a multiple of nr, and read mr rows from any
+// row on.
+type sheet struct {
+	x  []float32
+	ld int
+}
+
+// at returns s from row i and column j on.
+func (s sheet) at(i, j int) sheet { return sheet{s.x[i*s.ld+j:], s.ld} }
+
+// row returns the first n elements of row i.
+func (s sheet) row(i, n int) []float32 { return s.x[i*s.ld:][:n] }
+
+// rows are rows of dim elements of m: perRow side by side, from column col on, in each of n
+// rows from row on.
+type rows struct {
+	m                        *memory.Matrix
+	row, col, n, perRow, dim int
+}
+
+// tiles multiplies with one unit, in one worker's scratch.
+type tiles struct {
+	Unit
+	fp32Scratch
+	words   []uint16 // AMX: a block in BF16
+	visible [maxTileRows]int
+	prefetcher
+}
+
+// newTiles takes scratch for the products of blocks of n rows, or of keyBlock keys, of dim
+// elements.
+func newTiles(u Unit, dim, n int, c *carver) tiles {
+	t := tiles{Unit: u}
+	if u.amx != nil {
+		t.words = c.words(pool.RoundUp(max(n, keyBlock), gemm.AMXRows) * u.ld(max(dim, keyBlock)))
+	} else {
+		t.fp32Scratch = newFP32Scratch(u.kernel, u.ld(dim), max(dim, n, keyBlock), c)
+	}
+	return t
+}
+
+// takeLeft, takeRight and takeBoth take operands from scratch: a left operand of n rows along
+// k, a right one of n columns, or both for the same n×k matrix, which is k×n as the right one.
+func (t *tiles) takeLeft(c *carver, n, k int) operand {
+	if t.amx != nil {
+		return c.tiles(n, k)
+	}
+	s := c.sheet(t.mr, n, t.ld(k))
+	return operand{s.x, s.ld, 1}
+}
+
+func (t *tiles) takeRight(c *carver, n, k int) operand {
+	if t.amx != nil {
+		return c.tiles(n, k)
+	}
+	s := c.sheet(t.mr, pool.RoundUp(k, gemm.DepthUnit), t.ld(n))
+	return operand{s.x, 1, s.ld}
+}
+
+func (t *tiles) takeBoth(c *carver, n, k int) (left, right operand) {
+	left = t.takeLeft(c, n, k)
+	if t.amx != nil {
+		return left, t.takeRight(c, k, n)
+	}
+	return left, operand{left.x, 1, left.step}
+}
+
+// takeResult takes a matrix that matMul computes and that, after round, is a left operand:
+// itself, and, if transposed, also its transpose.
+func (t *tiles) takeResult(c *carver, n, k int, transposed bool) (s sheet, left, across operand) {
+	s = c.sheet(t.mr, n, t.ld(k))
+	if t.amx == nil {
+		return s, operand{s.x, s.ld, 1}, operand{s.x, 1, s.ld}
+	}
+	left = t.takeLeft(c, n, k)
+	if transposed {
+		across = t.takeLeft(c, k, n)
+	}
+	return s, left, across
+}
+
+// load loads rows of a matrix as operands: left with the rows of the matrix, right with its
+// rows along k, and transposed, a right one, with its columns along k. Each may be none.
+func (t *tiles) load(r rows, left, right, transposed operand) {
+	if t.amx != nil {
+		t.pack(r, left, right, transposed)
+	} else {
+		t.decode(r, left, right, transposed)
+	}
+}
+
+// round rounds n×k elements of a matrix, from takeResult, to operands of the unit.
+func (t *tiles) round(s sheet, n, k int, left, transposed operand) {
+	if t.amx != nil {
+		t.roundToBF16(s, n, k, left, transposed)
+	}
+}
+
+// matMul computes c = a·b, or c += a·b if add; c is rows×cols, and rows, cols and k are at
+// least 1. Meanwhile it prefetches.
+func (t *tiles) matMul(c sheet, rows, cols, k int, a, b operand, add bool) {
+	t.prefetchNext()
+	for i := 0; i < rows; i += t.mr {
+		x, to := a.x[i*a.step:], c.x[i*c.ld:]
+		switch {
+		case t.inPlace != nil:
+			t.inPlace(k, min(t.mr, rows-i), cols, x, a.step, a.stepK, b.x, b.stepK, to, c.ld, add)
+		case t.amx != nil:
+			t.amx.Multiply(to, c.ld, cols, k, operand{x, a.step, a.stepK}.tiles(), b.tiles(), add)
+		default:
+			t.multiply(sheet{to, c.ld}, min(t.mr, rows-i), cols, k, operand{x, a.step, a.stepK}, b, add)
+		}
+	}
+}
+
+// carver divides a worker's scratch into pieces on cache lines. Without scratch it only
+// counts, so that the same code computes the size.
+type carver struct {
+	scratch []float32
+	used    int
+}
+
+func (c *carver) take(n int) []float32 {
+	from := c.used
+	c.used += pool.RoundUp(n, pool.CacheLine/4)
+	if c.scratch == nil {
+		return nil
+	}
+	return c.scratch[from : from+n]
+}
+
+// sheet takes a matrix of n rows, with room for mr rows after any.
+func (c *carver) sheet(mr, n, ld int) sheet { return sheet{c.take((n + mr) * ld), ld} }
