@@ -3,10 +3,9 @@
 // another; so a kernel computes FOUR chains step by step, then the elements that remain by GROUP.
 //
 // A step has the parameters of FOUR: the argument in x, its integer part in n, and the
-// power in p. Most steps are one instruction, with a constant in V14 or V15, because four
-// chains take all other registers of AVX2 and two loads of constants in a cycle
-// would take longer than the arithmetic. Each product is rounded before it is added, as in
-// the twins; only the product with expLn2Hi is fused, which is exact.
+// power in p. Its constants are in V14 and V15: four chains and their lanes take the other
+// registers of AVX2. Each product is rounded before it is added, as in the twins; only
+// that with ln2Hi is fused, which is exact.
 
 // POWER_LOOP runs four for each four vectors of CX elements, then group for each sixteen. AX
 // counts bytes, R9 is overwritten.
