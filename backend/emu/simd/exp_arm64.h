@@ -4,8 +4,9 @@
 	MOVD    $·expConstants(SB), r \
 	VLD1R.P 4(r), [V16.S4] \
 	VLD1R.P 4(r), [V17.S4] \
-	VLD1R.P 4(r), [V18.S4] \
+	ADD     $4, r \
 	VLD1R.P 4(r), [V19.S4] \
+	VLD1R.P 4(r), [V18.S4] \
 	VLD1R.P 4(r), [V20.S4] \
 	VLD1R.P 4(r), [V21.S4] \
 	VLD1R.P 4(r), [V22.S4] \

@@ -8,14 +8,15 @@
 	MOVD    $·exp2Constants(SB), r \
 	VLD1R.P 4(r), [V16.S4] \
 	VLD1R.P 4(r), [V17.S4] \
+	ADD     $4, r \
 	VLD1R.P 4(r), [V18.S4] \
+	VLD1R.P 4(r), [V24.S4] \
+	VLD1R.P 4(r), [V23.S4] \
+	VLD1R.P 4(r), [V25.S4] \
 	VLD1R.P 4(r), [V19.S4] \
 	VLD1R.P 4(r), [V20.S4] \
 	VLD1R.P 4(r), [V21.S4] \
 	VLD1R.P 4(r), [V22.S4] \
-	VLD1R.P 4(r), [V23.S4] \
-	VLD1R.P 4(r), [V24.S4] \
-	VLD1R.P 4(r), [V25.S4] \
 	MOVD    $254, r \
 	VDUP    r, V29.S4 \
 	VSUB    V29.S4, V18.S4, V29.S4
