@@ -15,31 +15,24 @@ var (
 	haveAVX512  = haveVectors && cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ
 )
 
-// Tables of constants. Each constant fills an AVX2 vector; AVX-512 kernels broadcast it.
-var (
-	exp2Vectors   [8 * 4]float32
-	normalVectors [4 * normalLen]float64
-)
+// exp2Vectors holds the last four of exp2Constants. Each fills an AVX2 vector; AVX-512
+// kernels broadcast it.
+var exp2Vectors [8 * 4]float32
+
+// signMasks are the masks of a float32's magnitude and of its sign.
+//
+//lint:ignore U1000 used in assembly
+var signMasks = [2]uint32{1<<31 - 1, 1 << 31}
 
 // firstLanes holds the mask of the first n of sixteen lanes at index 16−n.
 var firstLanes [32]int32
 
 func init() {
-	broadcast(exp2Vectors[:], exp2Constants[len(exp2Constants)-4:])
-	broadcast(normalVectors[:], (*[normalLen]float64)(unsafe.Pointer(&normalConstants))[:])
+	for i := range exp2Vectors {
+		exp2Vectors[i] = exp2Constants[len(exp2Constants)-4+i/8]
+	}
 	for i := range 16 {
 		firstLanes[i] = -1
-	}
-}
-
-// normalLen is the number of constants in a normalTable.
-const normalLen = int(unsafe.Sizeof(normalTable{}) / 8)
-
-// broadcast repeats each constant in its vector.
-func broadcast[F float32 | float64](vectors, constants []F) {
-	width := len(vectors) / len(constants)
-	for i := range vectors {
-		vectors[i] = constants[i/width]
 	}
 }
 

@@ -50,16 +50,20 @@ func exp(x float32) float32 {
 	nf := shifted - expRound
 	r := x - float32(nf*ln2Hi) - float32(nf*ln2Lo)
 
+	p := expSeries(r)
+	half := n >> 1
+	return p * powerOfTwo(half) * powerOfTwo(n-half)
+}
+
+// expSeries returns e^r for |r| ≤ ln 2 / 2.
+func expSeries(r float32) float32 {
 	p := float32(expP5)
 	p = float32(p*r) + expP4
 	p = float32(p*r) + expP3
 	p = float32(p*r) + expP2
 	p = float32(p*r) + expP1
 	p = float32(p*r) + expP0
-	p = float32(float32(p*r)*r) + r + 1
-
-	half := n >> 1
-	return p * powerOfTwo(half) * powerOfTwo(n-half)
+	return float32(float32(p*r)*r) + r + 1
 }
 
 // powerOfTwo returns 2^n for n from -126 to 127.

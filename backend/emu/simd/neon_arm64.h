@@ -13,12 +13,21 @@
 #define VFMAX(m, n, d) WORD $(0x4e20f400 | (m)<<16 | (n)<<5 | (d))
 #define VFMIN(m, n, d) WORD $(0x4ea0f400 | (m)<<16 | (n)<<5 | (d))
 
+// FMLS d, n, m: d − n·m, rounded once
+#define VFMSUB(m, n, d) WORD $(0x4ea0cc00 | (m)<<16 | (n)<<5 | (d))
+
+// FABS d, n
+#define VFABS(n, d) WORD $(0x4ea0f800 | (n)<<5 | (d))
+
 // FSQRT d, n
 #define VFSQRT(n, d) WORD $(0x6ea1f800 | (n)<<5 | (d))
 
 // FCMGT, FCMGE d, n, m: all ones where n > m or n ≥ m; false for NaN
 #define VFCMGT(m, n, d) WORD $(0x6ea0e400 | (m)<<16 | (n)<<5 | (d))
 #define VFCMGE(m, n, d) WORD $(0x6e20e400 | (m)<<16 | (n)<<5 | (d))
+
+// CMGE d, n, #0: all ones where the sign bit of n is 0
+#define VPOSITIVE(n, d) WORD $(0x6ea08800 | (n)<<5 | (d))
 
 // FCVTZS, SCVTF: float32 to int32, truncated, and back, rounded to nearest even
 #define VFCVTZS(n, d) WORD $(0x4ea1b800 | (n)<<5 | (d))
@@ -31,24 +40,9 @@
 #define VFCVTL(n, d) WORD $(0x0e217800 | (n)<<5 | (d))
 #define VFCVTL2(n, d) WORD $(0x4e217800 | (n)<<5 | (d))
 
-// The same for two float64
-#define VFMULD(m, n, d) WORD $(0x6e60dc00 | (m)<<16 | (n)<<5 | (d))
-#define VFADDD(m, n, d) WORD $(0x4e60d400 | (m)<<16 | (n)<<5 | (d))
-#define VFSUBD(m, n, d) WORD $(0x4ee0d400 | (m)<<16 | (n)<<5 | (d))
-#define VFDIVD(m, n, d) WORD $(0x6e60fc00 | (m)<<16 | (n)<<5 | (d))
-#define VFMAXD(m, n, d) WORD $(0x4e60f400 | (m)<<16 | (n)<<5 | (d))
-#define VFCMGTD(m, n, d) WORD $(0x6ee0e400 | (m)<<16 | (n)<<5 | (d))
-
-// FABS d, n of two float64
-#define VFABSD(n, d) WORD $(0x4ee0f800 | (n)<<5 | (d))
-
 // FCVTL and FCVTL2: the lower and the upper half of four float32 to float64
 #define VFCVTLD(n, d) WORD $(0x0e617800 | (n)<<5 | (d))
 #define VFCVTL2D(n, d) WORD $(0x4e617800 | (n)<<5 | (d))
-
-// FCVTN and FCVTN2: two float64 to the lower and the upper half of four float32
-#define VFCVTND(n, d) WORD $(0x0e616800 | (n)<<5 | (d))
-#define VFCVTN2D(n, d) WORD $(0x4e616800 | (n)<<5 | (d))
 
 // FOLD adds up the sixteen lanes of a to d, the result in the first lane of a. v is the
 // name of register a. It overwrites V0, a and b.

@@ -28,7 +28,7 @@ rest: \
 	CMPQ AX, CX \
 	JB sixteen
 
-// CONSTANT sets v to the constant at index i of a table, expConstants or exp2Constants.
+// CONSTANT sets v to the constant at index i of a table.
 #define CONSTANT(table, i, v) \
 	VBROADCASTSS table+(4*i)(SB), v
 
@@ -53,6 +53,10 @@ rest: \
 	CONSTANT(·expConstants, 5, V14) \
 	CONSTANT(·expConstants, 6, V15) \
 	vectors(EXP_R) \
+	EXP_SERIES(vectors)
+
+// EXP_SERIES computes e^x for |x| ≤ ln 2 / 2 and leaves 1 in V15.
+#define EXP_SERIES(vectors) \
 	CONSTANT(·expConstants, 7, V14) \
 	CONSTANT(·expConstants, 8, V15) \
 	vectors(EXP_FIRST) \

@@ -22,9 +22,10 @@
 //
 // Results are the same on every machine. A product is rounded before it is added, by an
 // explicit conversion in Go and by separate instructions in assembly, unless the product
-// is exact. A sum runs in a fixed number of lanes: element i goes to lane i mod lanes;
-// then the upper half of the lanes is added to the lower half until one is left. The
-// order depends neither on the width of the vectors nor on where a slice begins.
+// or the result of the FMA is exact. A sum runs in a fixed number of lanes: element i goes
+// to lane i mod lanes; then the upper half of the lanes is added to the lower half until
+// one is left. The order depends neither on the width of the vectors nor on where a slice
+// begins.
 //
 // # Lengths and aliasing
 //
