@@ -19,7 +19,7 @@
 // (cast.Output): rounded once, in all requested formats, without a wider copy. Package simd
 // does the arithmetic on slices; its vector kernels give casts, scales and norms the
 // same bits on every architecture. Float64 appears where an op computes one value (the
-// root of a mean square, a bias correction, a sum of losses) and in GELU.
+// root of a mean square, a bias correction, a sum of losses).
 //
 // The device model emu:amx multiplies BF16 and floating-point formats of up to eight bits in
 // the order of the matrix unit of Intel's server processors, also with the block scales that

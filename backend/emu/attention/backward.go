@@ -34,10 +34,10 @@ type GradOperands struct {
 // gradSpace is a worker's scratch.
 type gradSpace struct {
 	tiles
-	q, do   operand // [rows of a block, dim], left operands
+	q, do   factor  // [rows of a block, dim], left operands
 	qk, dok operand // the same as right ones, with the rows along k
 	k       operand // [keyBlock, dim]
-	kt, vt  operand // [dim, keyBlock]: Kᵀ, Vᵀ
+	kt, vt  factor  // [dim, keyBlock]: Kᵀ, Vᵀ
 	p, ds   sheet   // [rows of a block, keyBlock]
 	dsLeft  operand // dS
 	pt, dst operand // Pᵀ, dSᵀ
@@ -59,10 +59,13 @@ func (a *backward) space(scratch []float32) (s gradSpace, used int) {
 	c := carver{scratch: scratch}
 	rows := a.block * a.perKV
 	s.tiles = newTiles(a.unit, a.dim, rows, &c)
-	s.q, s.qk = s.takeBoth(&c, rows, a.dim)
-	s.do, s.dok = s.takeBoth(&c, rows, a.dim)
+	q, qk := s.takeBoth(&c, rows, a.dim)
+	do, dok := s.takeBoth(&c, rows, a.dim)
+	s.q, s.qk = s.takeFactor(&c, q, rows, a.dim, false), qk
+	s.do, s.dok = s.takeFactor(&c, do, rows, a.dim, false), dok
 	s.k = s.takeRight(&c, a.dim, keyBlock)
-	s.kt, s.vt = s.takeRight(&c, keyBlock, a.dim), s.takeRight(&c, keyBlock, a.dim)
+	s.kt = s.takeFactor(&c, s.takeRight(&c, keyBlock, a.dim), keyBlock, a.dim, true)
+	s.vt = s.takeFactor(&c, s.takeRight(&c, keyBlock, a.dim), keyBlock, a.dim, true)
 	s.p, _, s.pt = s.takeResult(&c, rows, keyBlock, true)
 	s.ds, s.dsLeft, s.dst = s.takeResult(&c, rows, keyBlock, true)
 	s.dk, s.dv = c.sheet(s.mr, keyBlock, s.ld(a.dim)), c.sheet(s.mr, keyBlock, s.ld(a.dim))
@@ -217,8 +220,8 @@ func (a *backward) keysAt(j int) int { return min(keyBlock, a.keys-j) }
 
 func (a *backward) loadQueries(s *gradSpace, pair, i int) {
 	n := min(a.block, a.queries-i)
-	s.load(a.queryRows(&a.Q, pair, i, n), s.q, s.qk, operand{})
-	s.load(a.queryRows(&a.DOut, pair, i, n), s.do, s.dok, operand{})
+	s.loadBoth(&s.q, s.qk, a.queryRows(&a.Q, pair, i, n), minExponent)
+	s.loadBoth(&s.do, s.dok, a.queryRows(&a.DOut, pair, i, n), minOfGradients)
 	for g := range a.perKV {
 		at := a.lseIndex(pair, i, g)
 		for r := range n {
@@ -230,8 +233,8 @@ func (a *backward) loadQueries(s *gradSpace, pair, i int) {
 
 func (a *backward) loadKeys(s *gradSpace, pair, j int) {
 	n := a.keysAt(j)
-	s.load(a.keyRows(&a.K, pair, j, n), operand{}, s.k, s.kt)
-	s.load(a.keyRows(&a.V, pair, j, n), operand{}, operand{}, s.vt)
+	s.loadBoth(&s.kt, s.k, a.keyRows(&a.K, pair, j, n), minExponent)
+	s.loadPairs(&s.vt, a.keyRows(&a.V, pair, j, n), minOfValues)
 }
 
 // probabilities computes P and dS of the block of queries at i and of keys at j; both
@@ -248,8 +251,8 @@ func (a *backward) probabilities(s *gradSpace, pair, i, j int) {
 			clear(visible)
 		}
 		if width > 0 {
-			s.matMul(p, height, width, a.dim, s.q.at(r, 0), s.kt, false)
-			s.matMul(ds, height, width, a.dim, s.do.at(r, 0), s.vt, false)
+			s.multiplyPairs(p, height, width, a.dim, &s.q, r, &s.kt)
+			s.multiplyPairs(ds, height, width, a.dim, &s.do, r, &s.vt)
 		}
 		simd.ScoreGradientRows(p.x, ds.x, p.ld, s.zeroed(keys), visible, a.scale2, a.scale, s.lse2[r:], s.delta[r:])
 		if a.starts == nil {
@@ -272,8 +275,8 @@ func (a *backward) addToKeys(s *gradSpace, i, j int) {
 		from, add := max(0, j+c-i)*a.perKV, i > j+c
 		if from < rows {
 			from &^= s.run - 1
-			s.matMul(s.dv.at(c, 0), height, a.dim, rows-from, s.pt.at(c, from), s.dok.at(0, from), add)
-			s.matMul(s.dk.at(c, 0), height, a.dim, rows-from, s.dst.at(c, from), s.qk.at(0, from), add)
+			s.matMul(s.dv.at(c, 0), height, a.dim, rows-from, &s.pt, c, &s.dok, from, add)
+			s.matMul(s.dk.at(c, 0), height, a.dim, rows-from, &s.dst, c, &s.qk, from, add)
 		}
 	}
 }
@@ -286,7 +289,7 @@ func (a *backward) addToQueries(s *gradSpace, dq sheet, pair, i, j int) {
 		height := min(s.mr, rows-r)
 		width := a.visible(s.visible[:height], i-j, r, a.keysAt(j))
 		if first := a.firstBlock(pair, i+r/a.perKV); width > 0 && j >= first {
-			s.matMul(dq.at(r, 0), height, a.dim, width, s.dsLeft.at(r, 0), s.k, j > first)
+			s.matMul(dq.at(r, 0), height, a.dim, width, &s.dsLeft, r, &s.k, 0, j > first)
 		}
 	}
 }

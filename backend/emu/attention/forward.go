@@ -122,10 +122,10 @@ func (h *heads) expectKeys(t *tiles, k *memory.Matrix, pair, j, n int) {
 // space is a worker's scratch for the queries of a task and a block of keys.
 type space struct {
 	tiles
-	q          operand   // [rows, dim]: queries
+	q          factor    // [rows, dim]: queries
 	o          sheet     // [rows, dim]: running weighted sums of values
 	top, total []float32 // [rows]: running maxima of scores times log2 e, sums of weights
-	kt         operand   // [dim, keyBlock]: Kᵀ
+	kt         factor    // [dim, keyBlock]: Kᵀ
 	v          operand   // [keyBlock, dim]
 	s          sheet     // [mr, keyBlock]: scores, then weights
 	weights    operand   // the weights
@@ -135,9 +135,11 @@ type space struct {
 func (h *heads) space(rows int, scratch []float32) (s space, used int) {
 	c := carver{scratch: scratch}
 	s.tiles = newTiles(h.unit, h.dim, h.unit.mr, &c)
-	s.q, s.o = s.takeLeft(&c, rows, h.dim), c.sheet(s.mr, rows, s.ld(h.dim))
+	s.q = s.takeFactor(&c, s.takeLeft(&c, rows, h.dim), rows, h.dim, false)
+	s.o = c.sheet(s.mr, rows, s.ld(h.dim))
 	s.top, s.total = c.take(rows), c.take(rows)
-	s.kt, s.v = s.takeRight(&c, keyBlock, h.dim), s.takeRight(&c, h.dim, keyBlock)
+	s.kt = s.takeFactor(&c, s.takeRight(&c, keyBlock, h.dim), keyBlock, h.dim, true)
+	s.v = s.takeRight(&c, h.dim, keyBlock)
 	s.s, s.weights, _ = s.takeResult(&c, s.mr, keyBlock, false)
 	s.highest = c.take(s.mr)
 	return s, c.used
@@ -164,14 +166,14 @@ func New(p *pool.Pool, unit Unit, o Operands) func() {
 		pair, i0, n := place(task)
 		rows := n * h.perKV
 		s, _ := h.space(taskRows, p.Scratch[worker])
-		s.load(h.queryRows(&o.Q, pair, i0, n), s.q, operand{}, operand{})
+		s.loadPairs(&s.q, h.queryRows(&o.Q, pair, i0, n), minExponent)
 
 		// The cache may be longer; keys after the last query are not read.
 		seen := min(position+i0+n, h.keys)
 		from := h.firstBlock(pair, i0)
 		for j0 := from; j0 < seen; j0 += keyBlock {
 			keys := min(keyBlock, seen-j0)
-			s.load(h.keyRows(&o.K, pair, j0, keys), operand{}, operand{}, s.kt)
+			s.loadPairs(&s.kt, h.keyRows(&o.K, pair, j0, keys), minExponent)
 			s.load(h.keyRows(&o.V, pair, j0, keys), operand{}, s.v, operand{})
 			s.expectNothing()
 			if next := j0 + keyBlock; next < seen {
@@ -197,7 +199,7 @@ func New(p *pool.Pool, unit Unit, o Operands) func() {
 				}
 				s.prefetchNext()
 				highest, top, total := s.highest[:height], s.top[r:r+height], s.total[r:r+height]
-				s.matMul(s.s, height, width, h.dim, s.q.at(r, 0), s.kt, false)
+				s.multiplyPairs(s.s, height, width, h.dim, &s.q, r, &s.kt)
 				if h.starts != nil {
 					h.hideScores(s.s, pair, i0, r, j0, visible)
 				}
@@ -220,7 +222,7 @@ func New(p *pool.Pool, unit Unit, o Operands) func() {
 				}
 				simd.WeighRows(s.s.x, s.s.ld, s.zeroed(width), visible, h.scale2, largest, total)
 				s.round(s.s, height, width, s.weights, operand{})
-				s.matMul(s.o.at(r, 0), height, h.dim, width, s.weights, s.v, j0 > first)
+				s.matMul(s.o.at(r, 0), height, h.dim, width, &s.weights, 0, &s.v, 0, j0 > first)
 			}
 		}
 		for r := range rows {

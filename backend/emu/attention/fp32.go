@@ -11,7 +11,10 @@ import (
 
 // multiplyInto is gemm.Kernel's Multiply with b[l,j] at l·ldb + j and c[i,j] at i·ldc + j. It
 // stores rows rows, at most mr, and cols columns, rounded up to a multiple of nr.
-type multiplyInto func(k, rows, cols int, a []float32, step, stepK int, b []float32, ldb int, c []float32, ldc int, load bool)
+type multiplyInto func(k, rows, cols int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)
+
+// multiplyPanel is gemm.Kernel's Multiply.
+type multiplyPanel func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
 
 // stageKeys is how many keys are decoded at a time before they are transposed: few
 // enough to stay in the first-level cache.
@@ -20,21 +23,22 @@ const stageKeys = 32
 // fp32Scratch is a worker's scratch for a unit of FP32.
 type fp32Scratch struct {
 	inPlace       multiplyInto
-	panel, corner []float32 // [depth, nr] and [mr, nr], if inPlace is nil
-	stage         sheet     // [stageKeys, width]
+	pairsInPlace  multiplyInto // for words of pairs
+	panel, corner []float32    // [depth, nr] and [mr, nr], if inPlace is nil
+	stage         sheet        // [stageKeys, width]
 }
 
 func newFP32Scratch(kernel *gemm.Kernel, ld, depth int, c *carver) fp32Scratch {
-	s := fp32Scratch{inPlace: inPlace(kernel), stage: c.sheet(kernel.MR, stageKeys, ld)}
+	s := fp32Scratch{inPlace: inPlace(kernel), pairsInPlace: pairsInPlace(kernel), stage: c.sheet(kernel.MR, stageKeys, ld)}
 	if s.inPlace == nil {
 		s.panel, s.corner = c.take(depth*kernel.NR), c.take(kernel.MR*kernel.NR)
 	}
 	return s
 }
 
-// multiply is matMul for at most mr rows, without a multiply in place. As with one, each
-// element is the chain c[i,j] = fma(a[i,l], b[l,j], c[i,j]), l ascending.
-func (t *tiles) multiply(c sheet, rows, cols, k int, a, b operand, add bool) {
+// multiply is matMul for at most mr rows by a kernel's Multiply, if it has none in place. As
+// with one, each element is the chain c[i,j] = fma(a[i,l], b[l,j], c[i,j]), l ascending.
+func (t *tiles) multiply(kernel multiplyPanel, c sheet, rows, cols, k int, a, b operand, add bool) {
 	for j := 0; j < cols; j += t.nr {
 		for l := range k {
 			copy(t.panel[l*t.nr:][:t.nr], b.x[l*b.stepK+j:])
@@ -45,7 +49,7 @@ func (t *tiles) multiply(c sheet, rows, cols, k int, a, b operand, add bool) {
 				copy(t.corner[r*t.nr:], to.row(r, t.nr))
 			}
 		}
-		t.kernel.Multiply(k, rows, a.x, a.step, a.stepK, t.panel, t.corner, add)
+		kernel(k, rows, a.x, a.step, a.stepK, t.panel, t.corner, add)
 		for r := range rows {
 			copy(to.row(r, t.nr), t.corner[r*t.nr:])
 		}

@@ -36,14 +36,14 @@ func newSheet(kernel *gemm.Kernel, rows, cols, gap int, number func() float32) s
 }
 
 // leftOf and rightOf return sheets as operands.
-func leftOf(s sheet, transposed bool) operand {
+func leftOf(s sheet, transposed bool) *operand {
 	if transposed {
-		return operand{s.x, 1, s.ld}
+		return rightOf(s)
 	}
-	return operand{s.x, s.ld, 1}
+	return &operand{s.x, s.ld, 1}
 }
 
-func rightOf(s sheet) operand { return operand{s.x, 1, s.ld} }
+func rightOf(s sheet) *operand { return &operand{s.x, 1, s.ld} }
 
 // referenceMatMul defines matMul for operands whose products are exact.
 func referenceMatMul(c sheet, rows, cols, k int, a sheet, transA bool, b sheet, add bool) {
@@ -98,8 +98,8 @@ func TestTileMatMul(t *testing.T) {
 				inScratch := tiles
 				inScratch.inPlace = nil
 				inScratch.panel, inScratch.corner = make([]float32, k*kernel.NR), make([]float32, kernel.MR*kernel.NR)
-				tiles.matMul(c, rows, cols, k, leftOf(a, transA), rightOf(b), add)
-				inScratch.matMul(packed, rows, cols, k, leftOf(a, transA), rightOf(b), add)
+				tiles.matMul(c, rows, cols, k, leftOf(a, transA), 0, rightOf(b), 0, add)
+				inScratch.matMul(packed, rows, cols, k, leftOf(a, transA), 0, rightOf(b), 0, add)
 
 				what := fmt.Sprintf("%d×%d×%d, transposed %v, add %v", rows, cols, k, transA, add)
 				wide := pool.RoundUp(cols, kernel.NR)
@@ -132,10 +132,10 @@ func TestTileMatMulOfFloats(t *testing.T) {
 		c := newSheet(kernel, rows, cols, 16, number)
 		packed := sheet{slices.Clone(c.x), c.ld}
 		tiles := newTiles(FP32(kernel), 1, 1, &carver{})
-		tiles.matMul(c, rows, cols, k, leftOf(a, false), rightOf(b), true)
+		tiles.matMul(c, rows, cols, k, leftOf(a, false), 0, rightOf(b), 0, true)
 		tiles.inPlace = nil
 		tiles.panel, tiles.corner = make([]float32, k*kernel.NR), make([]float32, kernel.MR*kernel.NR)
-		tiles.matMul(packed, rows, cols, k, leftOf(a, false), rightOf(b), true)
+		tiles.matMul(packed, rows, cols, k, leftOf(a, false), 0, rightOf(b), 0, true)
 		for i := range rows {
 			require.Equal(t, packed.row(i, cols), c.row(i, cols), "%s, row %d", kernel.Name, i)
 		}

@@ -10,7 +10,8 @@ import (
 // BF16 operands (amx.go).
 type Unit struct {
 	kernel *gemm.Kernel
-	amx    *gemm.AMXBlocks // nil: FP32
+	pairs  *gemm.PairKernel // of kernel; nil: none
+	amx    *gemm.AMXBlocks  // nil: FP32
 
 	mr, nr int // rows that a multiplication computes at a time; columns that it rounds up to
 	run    int // a power of two: k begins at a multiple of it, and is rounded up to one
@@ -18,7 +19,7 @@ type Unit struct {
 
 // FP32 returns the unit that multiplies with a GEMM kernel.
 func FP32(kernel *gemm.Kernel) Unit {
-	return Unit{kernel: kernel, mr: kernel.MR, nr: kernel.NR, run: 1}
+	return Unit{kernel: kernel, pairs: kernel.Pairs, mr: kernel.MR, nr: kernel.NR, run: 1}
 }
 
 // AMX returns the unit that multiplies in AMX's arithmetic; AMXMultiplies says which operands.
@@ -152,19 +153,20 @@ func (t *tiles) round(s sheet, n, k int, left, transposed operand) {
 	}
 }
 
-// matMul computes c = a·b, or c += a·b if add; c is rows×cols, and rows, cols and k are at
-// least 1. Meanwhile it prefetches.
-func (t *tiles) matMul(c sheet, rows, cols, k int, a, b operand, add bool) {
+// matMul computes c = a·b, or c += a·b if add, with a from its row i on and both from l along k
+// on. c is rows×cols; rows, cols and k are at least 1. Meanwhile it prefetches.
+func (t *tiles) matMul(c sheet, rows, cols, k int, a *operand, i int, b *operand, l int, add bool) {
 	t.prefetchNext()
-	for i := 0; i < rows; i += t.mr {
-		x, to := a.x[i*a.step:], c.x[i*c.ld:]
+	x, y := a.x[i*a.step+l*a.stepK:], b.x[l*b.stepK:]
+	for r := 0; r < rows; r += t.mr {
+		x, to := x[r*a.step:], c.x[r*c.ld:]
 		switch {
 		case t.inPlace != nil:
-			t.inPlace(k, min(t.mr, rows-i), cols, x, a.step, a.stepK, b.x, b.stepK, to, c.ld, add)
+			t.inPlace(k, min(t.mr, rows-r), cols, &x[0], a.step, a.stepK, &y[0], b.stepK, &to[0], c.ld, add)
 		case t.amx != nil:
-			t.amx.Multiply(to, c.ld, cols, k, operand{x, a.step, a.stepK}.tiles(), b.tiles(), add)
+			t.amx.Multiply(to, c.ld, cols, k, operand{x, a.step, a.stepK}.tiles(), operand{y, b.step, b.stepK}.tiles(), add)
 		default:
-			t.multiply(sheet{to, c.ld}, min(t.mr, rows-i), cols, k, operand{x, a.step, a.stepK}, b, add)
+			t.multiply(t.kernel.Multiply, sheet{to, c.ld}, min(t.mr, rows-r), cols, k, operand{x, a.step, a.stepK}, operand{y, b.step, b.stepK}, add)
 		}
 	}
 }

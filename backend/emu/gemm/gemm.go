@@ -78,7 +78,7 @@ type GEMM struct {
 type workerState struct {
 	out         tileOut
 	packed      int            // 1 + the first column of the block of B in its scratch; 0: none
-	smallest    [2]uint16      // of A and of B, see PairKernel.smallest
+	smallest    [2]uint16      // of A and of B, see PairKernel.Smallest
 	scaleLimits [2]scaleLimits // of A and of B, see scaledChoice
 	codes       []uint8        // for two rows of an operand of four bits
 	scales      []float32      // of a row of decoded elements, see scaleDown
@@ -358,7 +358,7 @@ func (g *GEMM) decode(worker int, dst []float32, step, chunk int, src memory.Mat
 		return
 	}
 	if g.pairs != nil {
-		g.pairs.decode(dst, step, chunk, src, rows, cols, along)
+		g.pairs.Decode(dst, step, chunk, src, rows, cols, along)
 	} else {
 		g.kernel.Decode(dst, step, chunk, src, rows, cols)
 	}

@@ -307,11 +307,11 @@ func TestGemmPacksABlockOnce(t *testing.T) {
 		}
 		if pairs := kernel.Pairs; pairs != nil {
 			countingPairs := *pairs
-			countingPairs.decode = func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
+			countingPairs.Decode = func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
 				if src.DType == b.DType {
 					decoded += rows * cols
 				}
-				pairs.decode(dst, step, chunk, src, rows, cols, along)
+				pairs.Decode(dst, step, chunk, src, rows, cols, along)
 			}
 			counting.Pairs = &countingPairs
 		}

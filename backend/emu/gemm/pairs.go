@@ -30,17 +30,17 @@ type PairKernel struct {
 	// for which scanning them pays.
 	reuse int
 
-	// Multiply is Kernel.multiply for words of pairs; k counts words.
+	// Multiply is Kernel.Multiply for words of pairs; k counts words.
 	Multiply func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
 
-	// decode is Kernel.decode from FP8 and BF16 to words of pairs. If along, k runs
+	// Decode is Kernel.Decode from FP8 and BF16 to words of pairs. If along, k runs
 	// along the rows of src, and a row has half as many words as codes. Otherwise a row of
 	// words is two rows of src.
-	decode func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool)
+	Decode func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool)
 
-	// smallest returns the minimum of its argument and of magnitude − 1 over x, in BF16
+	// Smallest returns the minimum of its argument and of magnitude − 1 over x, in BF16
 	// bits. The unsigned subtraction wraps zeros to the maximum, which ignores them.
-	smallest func(smallest uint16, x []uint16) uint16
+	Smallest func(smallest uint16, x []uint16) uint16
 
 	// scale multiplies the halves of words by those of scales and truncates the products to
 	// BF16.
@@ -101,18 +101,20 @@ func (g *GEMM) bf16Choice() (c pairChoice) {
 	c.scan = func(worker, i, task int) {
 		x, smallest := operands[i], &g.workers[worker].smallest[i]
 		for r := task * rows[i]; r < min(x.Rows, (task+1)*rows[i]); r++ {
-			*smallest = g.kernel.Pairs.smallest(*smallest, x.U16[r*x.LD:][:x.Cols])
+			*smallest = g.kernel.Pairs.Smallest(*smallest, x.U16[r*x.LD:][:x.Cols])
 		}
 	}
 	c.exact = g.exactBF16Pairs
 	return c
 }
 
-// exactBF16Pairs reports whether no sum is subnormal. With smallest biased exponents e
-// and f and seven bits of mantissa, all products and sums are multiples of
-// 2^(e-127-7)·2^(f-127-7). If that is at least 2^-126, no result is subnormal.
+// ExactPairs is the sum of two operands' smallest biased exponents from which on no sum is
+// subnormal. With exponents e and f and seven bits of mantissa, all products and sums are
+// multiples of 2^(e-127-7)·2^(f-127-7), which is at least 2^-126 then.
+const ExactPairs = 2*(127+7) - 126
+
+// exactBF16Pairs reports whether no sum is subnormal.
 func (g *GEMM) exactBF16Pairs() bool {
-	const enough = 2*(127+7) - 126
 	var exponent [2]int
 	for i, d := range [2]fp8.DType{g.a.DType, g.b.DType} {
 		smallest := uint16(math.MaxUint16)
@@ -126,7 +128,7 @@ func (g *GEMM) exactBF16Pairs() bool {
 			exponent[i] = 7 + int(math.Float32bits(d.Smallest())>>23) // all values are multiples of Smallest
 		}
 	}
-	return min(exponent[0], exponent[1]) > 0 && exponent[0]+exponent[1] >= enough
+	return min(exponent[0], exponent[1]) > 0 && exponent[0]+exponent[1] >= ExactPairs
 }
 
 // bf16Table is the BF16 values of a format's first 128 codes, which for a format of eight
@@ -170,7 +172,7 @@ func (t *bf16Table) bf16(code uint8) uint16 {
 
 // GoPairs is Go's pairs. It defines the results of the others.
 var GoPairs = PairKernel{
-	Name: "pairs in go", reuse: 32, Multiply: multiplyPairsGo, decode: decodePairsGo, smallest: minBF16Go, scale: scalePairsGo,
+	Name: "pairs in go", reuse: 32, Multiply: multiplyPairsGo, Decode: decodePairsGo, Smallest: minBF16Go, scale: scalePairsGo,
 }
 
 func minBF16Go(smallest uint16, x []uint16) uint16 {

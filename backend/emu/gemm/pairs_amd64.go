@@ -52,7 +52,7 @@ var bf16Pairs = PairKernel{
 			multiply14x32BF16(k, &a[0], step, stepK, &b[0], &c[0], load)
 		}
 	},
-	decode: func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
+	Decode: func(dst []float32, step, chunk int, src memory.Matrix, rows, cols int, along bool) {
 		switch {
 		case rows == 0 || cols == 0:
 		case src.DType == fp8.BF16 && along:
@@ -65,7 +65,7 @@ var bf16Pairs = PairKernel{
 			decodePairsDown(&dst[0], step, chunk, &src.U8[0], src.LD, rows, cols, bf16TableOf(src.DType))
 		}
 	},
-	smallest: func(smallest uint16, x []uint16) uint16 {
+	Smallest: func(smallest uint16, x []uint16) uint16 {
 		whole := len(x) &^ 31
 		if whole > 0 {
 			smallest = min(smallest, minBF16AVX512(&x[0], whole))

@@ -85,8 +85,8 @@ func TestDecodePairs(t *testing.T) {
 					// Runs of either width are contiguous, so that the words are in row order.
 					const step = 256
 					want, got := make([]float32, 16*step), make([]float32, 16*step)
-					GoPairs.decode(want, step, 16, src, src.Rows, src.Cols, along)
-					kernel.Pairs.decode(got, step, kernel.NR, src, src.Rows, src.Cols, along)
+					GoPairs.Decode(want, step, 16, src, src.Rows, src.Cols, along)
+					kernel.Pairs.Decode(got, step, kernel.NR, src, src.Rows, src.Cols, along)
 					rows, cols := pool.CeilDiv(src.Rows, 2), src.Cols
 					if along {
 						rows, cols = src.Rows, pool.CeilDiv(src.Cols, 2)
