@@ -403,6 +403,7 @@ loop: \
 	NEAREST_CONSTANTS \
 	TOP_WORDS \
 loop: \
+	PREFETCHT0 1024(DI) \
 	LOAD \
 	VPSRLD $16, SRC, V2 \
 	AND    ONE, V2, V2 \
