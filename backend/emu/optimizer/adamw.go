@@ -254,9 +254,22 @@ func (a *AdamW) revisitMaxima(worker, param int) {
 	c.bounds.found([3]float32(top))
 }
 
-// visit finds the amaxes of a span.
+// visit finds the amaxes of a span, without the blocks that cannot have them.
 func (a *AdamW) visit(worker, i int) {
 	s := a.scaled[i]
+	t, at, end := &a.Params[s.tensor], s.col, s.col+s.n
+	var amax [3]float32
+	for from, to := t.codes.unbounded(at, end); from < to; from, to = t.codes.unbounded(to, end) {
+		s.col, s.n = from, to-from
+		for j, x := range a.amaxesOf(worker, s) {
+			amax[j] = fp8.MaxAmax(amax[j], x)
+		}
+	}
+	a.found[i] = amax
+}
+
+// amaxesOf computes the amaxes of a span.
+func (a *AdamW) amaxesOf(worker int, s span) [3]float32 {
 	n, amax := a.Params[s.tensor].codes.amaxes(a.gradient(worker, &s))
 	if s.col, s.n = s.col+n, s.n-n; s.n > 0 {
 		_, rest := a.update(worker, &s, false)
@@ -264,7 +277,7 @@ func (a *AdamW) visit(worker, i int) {
 			amax[j] = fp8.MaxAmax(amax[j], x)
 		}
 	}
-	a.found[i] = amax
+	return amax
 }
 
 // store updates a span.

@@ -9,9 +9,10 @@ import (
 )
 
 // codes updates a parameter with a master in F16 and moments in E4M3 and E5M2
-// from codes to codes, without FP32 in memory. Such an update is bound by arithmetic:
-// in one pass, the processor casts while it waits for divisions and roots. The bits are
-// those of AdamW.update and State.store, which handle the elements that it leaves.
+// from codes to codes, without FP32 in memory, by AVX-512. Such an update is bound by
+// arithmetic: in one pass, the processor casts while it waits for divisions and roots. The
+// bits are those of AdamW.update and State.store, which handle the elements that it leaves:
+// all, with AVX2. Both record the extents of codes.
 type codes struct {
 	state  *[3]State
 	bounds bounds
@@ -34,14 +35,14 @@ type codes struct {
 }
 
 // SkipsBlocks reports whether AdamW skips blocks whose new values cannot be the largest, so
-// that Extents matter: only the kernels of codes do.
-func SkipsBlocks() bool { return haveCodes }
+// that Extents matter: only with kernels for extents.
+func SkipsBlocks() bool { return haveExtents }
 
 // newCodes returns the codes path of a parameter, nil if its formats are not supported.
 func (t *Param) newCodes() *codes {
 	p, m, v := &t.States[0], &t.States[1], &t.States[2]
 	moment := m.DType == fp8.E4M3 || m.DType == fp8.E4M3IEEE
-	if !haveCodes || p.DType != fp8.F16 || !moment || v.DType != fp8.E5M2 {
+	if !haveExtents || p.DType != fp8.F16 || !moment || v.DType != fp8.E5M2 {
 		return nil
 	}
 	c := &codes{
@@ -88,23 +89,29 @@ func (c *codes) read(r *simd.AdamW) {
 	c.bounds.begin(r, &c.inv)
 }
 
+// unbounded returns the first run of elements in [from, end) whose new values may exceed
+// the maxima in bounds; if there is none, start is stop. A block must begin at from.
+func (c *codes) unbounded(from, end int) (start, stop int) {
+	if c == nil {
+		return from, end
+	}
+	return c.bounds.unbounded(from, end)
+}
+
 // amaxes returns the largest magnitudes of the new values of n elements from at on; n
-// is how many it can process. It may skip blocks that cannot exceed the maxima in
-// bounds.
+// is how many it can process.
 func (c *codes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
-	if c == nil || !c.canRead || len(grad) < 32 {
+	if c == nil || !haveCodes || !c.canRead || len(grad) < 32 {
 		return 0, amax
 	}
 	var lanes [3][16]uint32
 	n = len(grad) &^ 31
-	for from, to := c.bounds.unbounded(at, at+n); from < to; from, to = c.bounds.unbounded(to, at+n) {
-		p, m, v := c.piece(from, to-from)
-		if amaxAVX512(c, &p[0], &m[0], &v[0], &grad[from-at], to-from, &lanes) > c.maxFinite {
-			return 0, amax
-		}
-		for i := range amax {
-			amax[i] = fp8.MaxAmax(amax[i], math.Float32frombits(slices.Max(lanes[i][:])))
-		}
+	p, m, v := c.piece(at, n)
+	if amaxAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, &lanes) > c.maxFinite {
+		return 0, amax
+	}
+	for i := range amax {
+		amax[i] = math.Float32frombits(slices.Max(lanes[i][:]))
 	}
 	return n, amax
 }
@@ -126,7 +133,7 @@ func (c *codes) write(amax []float32) {
 
 // store updates n elements from at on; n is how many it can process.
 func (c *codes) store(at int, grad []float32) (n int) {
-	if c == nil || !c.canRun || len(grad) < 32 {
+	if c == nil || !haveCodes || !c.canRun || len(grad) < 32 {
 		return 0
 	}
 	// Random bits come in pairs, and the key changes at element 2^33.
@@ -153,7 +160,7 @@ func (c *codes) note(at, n int) {
 	block, blocks, x := at/extentBlock, n/extentBlock, &c.bounds
 	p, m, v := c.piece(at, n)
 	if blocks > 0 {
-		extentsAVX512(&p[0], &m[0], &v[0], blocks, &x.master.max[block], &x.m1.max[block], &x.m2.max[block], &x.m2.min[block])
+		extents(p, m, v, blocks, x.master.max[block:], x.m1.max[block:], x.m2.max[block:], x.m2.min[block:])
 	}
 }
 

@@ -4,7 +4,11 @@ package optimizer
 
 import "golang.org/x/sys/cpu"
 
-var haveCodes = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL
+// The instruction sets of the kernels: all of them, or extentsAVX2 alone.
+var (
+	haveCodes   = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL
+	haveExtents = haveCodes || cpu.X86.HasAVX2 && cpu.X86.HasF16C
+)
 
 // In the first three functions n is a positive multiple of 32, and no code may be NaN.
 
@@ -26,8 +30,18 @@ func nearestAVX512(c *codes, p *uint16, m, v *uint8, grad *float32, n int)
 //go:noescape
 func stochasticAVX512(c *codes, p *uint16, m, v *uint8, grad *float32, n int, word uint32)
 
-// extentsAVX512 sets the extents of blocks of codes. It reads codes of the moments
+// extents sets the extents of blocks of codes. It reads codes of the moments
 // as the upper bits of F16: the extents of E4M3 are 2^-8 of its values.
-//
+func extents(p []uint16, m, v []uint8, blocks int, pMax, mMax, vMax, vMin []float32) {
+	if haveCodes {
+		extentsAVX512(&p[0], &m[0], &v[0], blocks, &pMax[0], &mMax[0], &vMax[0], &vMin[0])
+	} else {
+		extentsAVX2(&p[0], &m[0], &v[0], blocks, &pMax[0], &mMax[0], &vMax[0], &vMin[0])
+	}
+}
+
 //go:noescape
 func extentsAVX512(p *uint16, m, v *uint8, blocks int, pMax, mMax, vMax, vMin *float32)
+
+//go:noescape
+func extentsAVX2(p *uint16, m, v *uint8, blocks int, pMax, mMax, vMax, vMin *float32)

@@ -95,3 +95,46 @@ func TestAdamWCodes(t *testing.T) {
 		}
 	}
 }
+
+func TestAdamWExtents(t *testing.T) {
+	if !haveExtents {
+		t.Skip("no kernels for extents")
+	}
+	const blocks = 40
+	random := rand.New(rand.NewPCG(5, 6))
+	p, m, v := make([]uint16, blocks*extentBlock), make([]uint8, blocks*extentBlock), make([]uint8, blocks*extentBlock)
+	for i := range p {
+		p[i], m[i], v[i] = uint16(random.Uint32()), uint8(random.Uint32()), uint8(random.Uint32N(0x7c))
+		p[i] = p[i]&0x8000 | min(p[i]&0x7fff, 0x7bff)
+		m[i] = m[i]&0x80 | min(m[i]&0x7f, 0x7e)
+		if block := i / extentBlock; block%2 == 1 { // p and m small, v large, except one code of each
+			p[i], m[i], v[i] = p[i]&0x83ff, m[i]&0x87, min(v[i]|0x40, 0x7b)
+		}
+	}
+	for block := 1; block < blocks; block += 2 {
+		at := block*extentBlock + random.IntN(extentBlock)
+		p[at], m[at], v[at] = 0xf000, 0xf0, 1
+	}
+	want, got := [4][]float32{}, [4][]float32{}
+	for block := range blocks {
+		largest, minV := [3]float32{}, float32(math.Inf(1))
+		for i := block * extentBlock; i < (block+1)*extentBlock; i++ {
+			for j, x := range []float32{fp8.F16.Float32(uint32(p[i])), fp8.E4M3.Float32(uint32(m[i])) / 256, fp8.E5M2.Float32(uint32(v[i]))} {
+				largest[j] = fp8.MaxAmax(largest[j], x)
+			}
+			minV = min(minV, fp8.E5M2.Float32(uint32(v[i])))
+		}
+		for j, x := range []float32{largest[0], largest[1], largest[2], minV} {
+			want[j], got[j] = append(want[j], x), append(got[j], 0)
+		}
+	}
+	wide := haveCodes
+	defer func() { haveCodes = wide }()
+	for _, haveCodes = range []bool{wide, false} {
+		for j := range got {
+			clear(got[j])
+		}
+		extents(p, m, v, blocks, got[0], got[1], got[2], got[3])
+		require.Equal(t, want, got)
+	}
+}

@@ -2,7 +2,7 @@
 
 package optimizer
 
-const haveCodes = false
+const haveCodes, haveExtents = false, false
 
 func amaxAVX512(*codes, *uint16, *uint8, *uint8, *float32, int, *[3][16]uint32) uint8 {
 	return 0
@@ -12,4 +12,4 @@ func nearestAVX512(*codes, *uint16, *uint8, *uint8, *float32, int) {}
 
 func stochasticAVX512(*codes, *uint16, *uint8, *uint8, *float32, int, uint32) {}
 
-func extentsAVX512(*uint16, *uint8, *uint8, int, *float32, *float32, *float32, *float32) {}
+func extents([]uint16, []uint8, []uint8, int, []float32, []float32, []float32, []float32) {}
