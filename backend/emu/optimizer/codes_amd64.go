@@ -40,6 +40,18 @@ func extents(p []uint16, m, v []uint8, blocks int, pMax, mMax, vMax, vMin []floa
 	}
 }
 
+// floorBytes is floorCodes for the first n of the codes, a multiple of 32, which it returns.
+func floorBytes(codes []uint8, x []float32) (n int) {
+	if n = len(codes) &^ 31; n == 0 || !haveExtents {
+		return 0
+	}
+	floorAVX2(&codes[0], &x[0], n)
+	return n
+}
+
+//go:noescape
+func floorAVX2(codes *uint8, x *float32, n int)
+
 //go:noescape
 func extentsAVX512(p *uint16, m, v *uint8, blocks int, pMax, mMax, vMax, vMin *float32)
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -136,5 +137,24 @@ func TestAdamWExtents(t *testing.T) {
 		}
 		extents(p, m, v, blocks, got[0], got[1], got[2], got[3])
 		require.Equal(t, want, got)
+	}
+}
+
+func TestFloorBytes(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	values := []float32{0, float32(math.Copysign(0, -1)), 1, -1, 0x1p-149, -0x1p-149, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN())}
+	for n := range 100 {
+		codes, x := make([]uint8, n), make([]float32, n)
+		for i := range codes {
+			x[i] = values[random.IntN(len(values))]
+			if codes[i] = uint8(random.IntN(3)); x[i] != x[i] {
+				codes[i] = 0x7f
+			}
+		}
+		want := slices.Clone(codes)
+		floorCodes(want, x)
+		done := floorBytes(codes, x)
+		floorCodes(codes[done:], x[done:])
+		require.Equal(t, want, codes)
 	}
 }

@@ -13,3 +13,5 @@ func nearestAVX512(*codes, *uint16, *uint8, *uint8, *float32, int) {}
 func stochasticAVX512(*codes, *uint16, *uint8, *uint8, *float32, int, uint32) {}
 
 func extents([]uint16, []uint8, []uint8, int, []float32, []float32, []float32, []float32) {}
+
+func floorBytes([]uint8, []float32) int { return 0 }

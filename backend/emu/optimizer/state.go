@@ -75,7 +75,8 @@ func (s *State) store(out *cast.Encoder, x []float32, at int) {
 	default:
 		out.Encode8(s.U8[at:end], x, uint64(at), cast.Streams(&s.Matrix))
 		if s.floor {
-			floorCodes(s.U8[at:end], x)
+			n := floorBytes(s.U8[at:end], x)
+			floorCodes(s.U8[at+n:end], x[n:])
 		}
 	}
 }
