@@ -24,7 +24,7 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// CODES sets code to the codes' magnitudes of the eight elements src at(SI).
+// CODES sets code to the codes, without sign, of the eight elements src at(SI).
 #define CODES(at, src, code) \
 	VMOVUPS at(SI), src \
 	VPAND   ABS, src, code \
@@ -35,9 +35,9 @@ loop: \
 	VPAND   NAN, code, code
 
 // QUANTIZE8 casts 32 elements at a time, then eight. The bytes of four vectors are packed
-// within 128-bit lanes, so that VPERMD puts them in order. Signs are packed apart: saturation
-// keeps them. It prefetches dst too: the cast is fast enough to stall on the lines it
-// writes.
+// within 128-bit lanes, so that VPERMD puts them in order. The bits of the float32 are packed
+// too, as signed integers: saturation keeps the top bit, which is the sign. QUANTIZE8 prefetches
+// dst: the cast is fast enough to stall on the lines it writes.
 #define QUANTIZE8 \
 	BEGIN_SCALED \
 	NEAREST_CONSTANTS \

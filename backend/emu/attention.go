@@ -17,7 +17,7 @@ func (b *binder) attention(o *backend.Attention) func() {
 // attentionUnit returns the unit for some operands.
 func (b *binder) attentionUnit(operands ...*memory.Matrix) attention.Unit {
 	if b.amx && attention.AMXMultiplies(operands...) {
-		return attention.AMX(gemm.AMXVersions()[0])
+		return attention.AMX(gemm.AMXKernels()[0])
 	}
 	return attention.FP32(gemm.Kernels()[0])
 }

@@ -38,6 +38,7 @@ func spec(model string) (backend.Spec, error) {
 		}
 		s.E4M3, s.Pairs, s.Library = m.E4M3, m.GEMMs, m.Library
 	}
+	s.AttentionBF16 = model == modelAMX
 	if accumulator != nil {
 		s.IntegerBits = accumulator.Bits
 	}

@@ -15,12 +15,14 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	driver, device, err := backend.Find("emu")
-	require.NoError(t, err)
-	for c := range conformance.Cases() {
-		t.Run(c.Name, func(t *testing.T) {
-			require.NoError(t, c.Run(t.Context(), driver, device))
-		})
+	for _, name := range []string{"emu", "emu:" + modelAMX} {
+		driver, device, err := backend.Find(name)
+		require.NoError(t, err)
+		for c := range conformance.Cases() {
+			t.Run(name+"/"+c.Name, func(t *testing.T) {
+				require.NoError(t, c.Run(t.Context(), driver, device))
+			})
+		}
 	}
 }
 

@@ -9,16 +9,15 @@ import (
 	"octet/fp8"
 )
 
-// This file has the operands of the unit AMX.
+// This file has the operands of the AMX unit.
 //
 // # Arithmetic
 //
-// All products have BF16 operands and the arithmetic of gemm/amx.go. Scores and their
-// gradients are computed in FP32, as without AMX; before they are multiplied by values,
-// queries or keys, the weights of a row, its probabilities and the gradients of its scores are
-// rounded to BF16, to nearest even. The sum of a row's weights is that of FP32 weights. The
-// runs of 32 keys begin at the beginning of a block of keys, those of queries at that of a
-// block of queries, which has a multiple of 32 rows.
+// All matrix products have BF16 operands and the arithmetic of gemm/amx.go. The softmax and its
+// gradient are FP32, as without AMX. The weights P (unnormalized in the forward) and dS are
+// rounded to BF16, to nearest even, before they are multiplied by V, dO, Q or K. The sum of a
+// row's weights adds the unrounded ones. The runs of 32 keys begin with a block of keys,
+// those of queries with a block of queries, which has a multiple of 32 rows.
 
 // AMXMultiplies reports whether the unit AMX takes operands of attention: BF16, without a scale.
 func AMXMultiplies(list ...*memory.Matrix) bool {
@@ -38,13 +37,13 @@ func (t *tiles) pack(r rows, left, right, transposed operand) {
 		src, ld := t.wholeRows(r, i, n)
 		n = pool.RoundUp(n, gemm.AMXRows)
 		if left.x != nil {
-			t.amx.Pack(left.at(i, 0).tiles(), src, ld, n, dim, true, false)
+			t.amx.Pack(left.at(i, 0).packed(), src, ld, n, dim, true, false)
 		}
 		if transposed.x != nil {
-			t.amx.Pack(transposed.at(i, 0).tiles(), src, ld, n, dim, true, true)
+			t.amx.Pack(transposed.at(i, 0).packed(), src, ld, n, dim, true, true)
 		}
 		if right.x != nil {
-			t.amx.Pack(right.at(0, i).tiles(), src, ld, n, dim, false, true)
+			t.amx.Pack(right.at(0, i).packed(), src, ld, n, dim, false, true)
 		}
 	}
 }
@@ -59,11 +58,11 @@ func (t *tiles) wholeRows(r rows, i, n int) (src []uint16, ld int) {
 	ld = pool.RoundUp(r.dim, gemm.AMXRows)
 	for k := range n {
 		at := (r.row+(i+k)/r.perRow)*r.m.LD + r.col + (i+k)%r.perRow*r.dim
-		row := t.words[k*ld:][:ld]
+		row := t.bf16[k*ld:][:ld]
 		clear(row[copy(row, r.m.U16[at:at+r.dim]):])
 	}
-	clear(t.words[n*ld : pool.RoundUp(n, gemm.AMXRows)*ld])
-	return t.words, ld
+	clear(t.bf16[n*ld : pool.RoundUp(n, gemm.AMXRows)*ld])
+	return t.bf16, ld
 }
 
 // roundToBF16 is round for AMX.
@@ -71,31 +70,33 @@ func (t *tiles) roundToBF16(s sheet, n, k int, left, transposed operand) {
 	whole, width := pool.RoundUp(n, gemm.AMXRows), pool.RoundUp(k, gemm.AMXDepth)
 	if transposed.x != nil {
 		for i := n; i < whole; i++ {
-			clear(s.row(i, width)) // they are added up
+			clear(s.row(i, width)) // k of the transposed operand runs over these rows; stale NaN · 0 is NaN
 		}
 	}
-	fp8.EncodeBF16(t.words[:whole*s.ld], s.x[:whole*s.ld]) // with what is between the rows
+	fp8.EncodeBF16(t.bf16[:whole*s.ld], s.x[:whole*s.ld]) // includes the padding of rows, which Pack does not read
 	if left.x != nil {
-		t.amx.Pack(left.tiles(), t.words, s.ld, whole, width, true, false)
+		t.amx.Pack(left.packed(), t.bf16, s.ld, whole, width, true, false)
 	}
 	if transposed.x != nil {
-		t.amx.Pack(transposed.tiles(), t.words, s.ld, whole, width, false, false)
+		t.amx.Pack(transposed.packed(), t.bf16, s.ld, whole, width, false, false)
 	}
 }
 
-// words takes n words.
-func (c *carver) words(n int) []uint16 { return words(c.take((n + 1) / 2)) }
+// bf16 takes n elements of BF16. A float32 of scratch holds two.
+func (c *carver) bf16(n int) []uint16 { return asBF16(c.take((n + 1) / 2)) }
 
-func words(x []float32) []uint16 {
+func asBF16(x []float32) []uint16 {
 	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x))
 }
 
-// tiles takes an operand of n rows or columns along k. Two words are an element: a panel of
-// sixteen rows has 8·k of them, a tile of sixteen rows and 32 along k 256.
-func (c *carver) tiles(n, k int) operand {
-	words, panel := gemm.AMXWords(n, k)
-	return operand{c.take(words / 2), panel / 32, 8}
+// packed takes an operand of n rows or columns along k: a panel of sixteen has 8·k float32, a
+// tile of sixteen by 32 along k 256.
+func (c *carver) packed(n, k int) operand {
+	elems, panel := gemm.AMXElems(n, k)
+	return operand{c.take(elems / 2), panel / 32, 8}
 }
 
-// tiles returns o for gemm.
-func (o operand) tiles() gemm.AMXTiles { return gemm.AMXTiles{Words: words(o.x), Panel: 32 * o.step} }
+// packed returns o for gemm.
+func (o operand) packed() gemm.AMXTiles {
+	return gemm.AMXTiles{Elems: asBF16(o.x), Panel: 32 * o.step}
+}

@@ -34,15 +34,15 @@ type GradOperands struct {
 // gradSpace is a worker's scratch.
 type gradSpace struct {
 	tiles
-	q, do   factor  // [rows of a block, dim], left operands
-	qk, dok operand // the same as right ones, with the rows along k
-	k       operand // [keyBlock, dim]
-	kt, vt  factor  // [dim, keyBlock]: Kᵀ, Vᵀ
-	p, ds   sheet   // [rows of a block, keyBlock]
-	dsLeft  operand // dS
-	pt, dst operand // Pᵀ, dSᵀ
-	dq      sheet   // [rows of a task, dim]
-	dk, dv  sheet   // [keyBlock, dim]
+	q, do   pairOperand // [rows of a block, dim], left operands
+	qk, dok operand     // the same as right ones, with the rows along k
+	k       operand     // [keyBlock, dim]
+	kt, vt  pairOperand // [dim, keyBlock]: Kᵀ, Vᵀ
+	p, ds   sheet       // [rows of a block, keyBlock]
+	dsLeft  operand     // dS
+	pt, dst operand     // Pᵀ, dSᵀ
+	dq      sheet       // [rows of a task, dim]
+	dk, dv  sheet       // [keyBlock, dim]
 
 	lse2, delta []float32 // [rows of a block]: LSE·log2 e, δ
 }
@@ -61,11 +61,11 @@ func (a *backward) space(scratch []float32) (s gradSpace, used int) {
 	s.tiles = newTiles(a.unit, a.dim, rows, &c)
 	q, qk := s.takeBoth(&c, rows, a.dim)
 	do, dok := s.takeBoth(&c, rows, a.dim)
-	s.q, s.qk = s.takeFactor(&c, q, rows, a.dim, false), qk
-	s.do, s.dok = s.takeFactor(&c, do, rows, a.dim, false), dok
+	s.q, s.qk = s.takePairOperand(&c, q, rows, a.dim, false), qk
+	s.do, s.dok = s.takePairOperand(&c, do, rows, a.dim, false), dok
 	s.k = s.takeRight(&c, a.dim, keyBlock)
-	s.kt = s.takeFactor(&c, s.takeRight(&c, keyBlock, a.dim), keyBlock, a.dim, true)
-	s.vt = s.takeFactor(&c, s.takeRight(&c, keyBlock, a.dim), keyBlock, a.dim, true)
+	s.kt = s.takePairOperand(&c, s.takeRight(&c, keyBlock, a.dim), keyBlock, a.dim, true)
+	s.vt = s.takePairOperand(&c, s.takeRight(&c, keyBlock, a.dim), keyBlock, a.dim, true)
 	s.p, _, s.pt = s.takeResult(&c, rows, keyBlock, true)
 	s.ds, s.dsLeft, s.dst = s.takeResult(&c, rows, keyBlock, true)
 	s.dk, s.dv = c.sheet(s.mr, keyBlock, s.ld(a.dim)), c.sheet(s.mr, keyBlock, s.ld(a.dim))
@@ -267,14 +267,14 @@ func (a *backward) probabilities(s *gradSpace, pair, i, j int) {
 }
 
 // addToKeys computes dV += Pᵀ·dO and dK += dSᵀ·Q, from the first row that sees a key.
-// The block of queries with this row comes first and assigns instead of adding.
+// The block of queries with this row comes first and assigns instead of adding. With AMX this
+// row is a multiple of 32.
 func (a *backward) addToKeys(s *gradSpace, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
 	for c := 0; c < keys; c += s.mr {
 		height := min(s.mr, keys-c)
 		from, add := max(0, j+c-i)*a.perKV, i > j+c
 		if from < rows {
-			from &^= s.run - 1
 			s.matMul(s.dv.at(c, 0), height, a.dim, rows-from, &s.pt, c, &s.dok, from, add)
 			s.matMul(s.dk.at(c, 0), height, a.dim, rows-from, &s.dst, c, &s.qk, from, add)
 		}

@@ -54,7 +54,8 @@ type heads struct {
 	scale2 float32 // log2 e/√dim
 }
 
-// A block of queries has about blockRows rows, a task at most taskBlocks blocks. All
+// A block of queries has about blockRows rows (with AMX up to 32·perKV, because they are a
+// multiple of 32), a task at most taskBlocks blocks. All
 // rows of a task share the cost of loading a block of keys, which is about that of
 // multiplying it with sixteen rows.
 const (
@@ -70,8 +71,8 @@ func newHeads(unit Unit, q, k *memory.Matrix, starts []int32, batch, dim int) he
 		scale2: float32(math.Log2E / math.Sqrt(float64(dim))),
 	}
 	h.block = max(1, blockRows/h.perKV)
-	for h.block*h.perKV%unit.run != 0 {
-		h.block++ // the rows of any block begin at a multiple of run
+	for h.block*h.perKV%unit.depthUnit != 0 {
+		h.block++ // the rows of a block are a multiple
 	}
 	return h
 }
@@ -122,23 +123,23 @@ func (h *heads) expectKeys(t *tiles, k *memory.Matrix, pair, j, n int) {
 // space is a worker's scratch for the queries of a task and a block of keys.
 type space struct {
 	tiles
-	q          factor    // [rows, dim]: queries
-	o          sheet     // [rows, dim]: running weighted sums of values
-	top, total []float32 // [rows]: running maxima of scores times log2 e, sums of weights
-	kt         factor    // [dim, keyBlock]: Kᵀ
-	v          operand   // [keyBlock, dim]
-	s          sheet     // [mr, keyBlock]: scores, then weights
-	weights    operand   // the weights
-	highest    []float32 // [mr]: maxima of scores
+	q          pairOperand // [rows, dim]: queries
+	o          sheet       // [rows, dim]: running weighted sums of values
+	top, total []float32   // [rows]: running maxima of scores times log2 e, sums of weights
+	kt         pairOperand // [dim, keyBlock]: Kᵀ
+	v          operand     // [keyBlock, dim]
+	s          sheet       // [mr, keyBlock]: scores, then weights
+	weights    operand     // the weights
+	highest    []float32   // [mr]: maxima of scores
 }
 
 func (h *heads) space(rows int, scratch []float32) (s space, used int) {
 	c := carver{scratch: scratch}
 	s.tiles = newTiles(h.unit, h.dim, h.unit.mr, &c)
-	s.q = s.takeFactor(&c, s.takeLeft(&c, rows, h.dim), rows, h.dim, false)
+	s.q = s.takePairOperand(&c, s.takeLeft(&c, rows, h.dim), rows, h.dim, false)
 	s.o = c.sheet(s.mr, rows, s.ld(h.dim))
 	s.top, s.total = c.take(rows), c.take(rows)
-	s.kt = s.takeFactor(&c, s.takeRight(&c, keyBlock, h.dim), keyBlock, h.dim, true)
+	s.kt = s.takePairOperand(&c, s.takeRight(&c, keyBlock, h.dim), keyBlock, h.dim, true)
 	s.v = s.takeRight(&c, h.dim, keyBlock)
 	s.s, s.weights, _ = s.takeResult(&c, s.mr, keyBlock, false)
 	s.highest = c.take(s.mr)

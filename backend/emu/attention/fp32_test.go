@@ -67,7 +67,7 @@ func referenceMatMul(c sheet, rows, cols, k int, a sheet, transA bool, b sheet, 
 
 // Every kernel computes the chain. It stores exactly the given rows, and the columns up to
 // a multiple of nr.
-func TestTileMatMul(t *testing.T) {
+func TestFP32MatMul(t *testing.T) {
 	for _, kernel := range gemm.Kernels() {
 		t.Run(kernel.Name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
@@ -120,7 +120,7 @@ func TestTileMatMul(t *testing.T) {
 }
 
 // A multiply in place has the bits of its kernel's multiply for any floats.
-func TestTileMatMulOfFloats(t *testing.T) {
+func TestFP32MatMulOfFloats(t *testing.T) {
 	for _, kernel := range gemm.Kernels() {
 		if inPlace(kernel) == nil {
 			continue
@@ -142,7 +142,7 @@ func TestTileMatMulOfFloats(t *testing.T) {
 	}
 }
 
-func TestTileTransposed(t *testing.T) {
+func TestFP32Transposed(t *testing.T) {
 	for _, kernel := range gemm.Kernels() {
 		for _, n := range []int{1, kernel.TransposeRows, kernel.TransposeRows + 1, 32} {
 			for _, k := range []int{1, 16, 40} {

@@ -9,67 +9,68 @@ import (
 )
 
 // Where a kernel multiplies pairs of BF16 faster than FP32 (gemm/pairs.go), an FP32 unit
-// multiplies queries by keys, and gradients of results by values, in pairs: with the same
-// bits, and half as many steps along the head size. The other products have FP32 operands.
+// multiplies Q by Kᵀ, and dO by Vᵀ, in pairs: with the same bits, and half as many steps along
+// the head size. The other matrix products have FP32 operands.
 
-// factor is an operand of multiplyPairs: a left one, or a right one that is loaded transposed.
-// It is loaded as pairs, as an operand of matMul, or as both.
-type factor struct {
+// pairOperand is an operand of multiplyPairs: a left one, or a right one that is loaded
+// transposed. It is loaded as pairs, as an operand of matMul, or as both.
+type pairOperand struct {
 	operand
-	words      operand
+	pairs      operand
 	transposed bool
 	from       rows
-	isPairs    bool // words is loaded
+	isPairs    bool // pairs is loaded
 	isLoaded   bool // operand is loaded
 }
 
-// The minimum biased exponents of values that are multiplied as pairs, so that their sum is
-// gemm.ExactPairs. Gradients are smaller than other values.
+// The minimum biased exponents of values that are multiplied as pairs: those of two operands
+// add up to gemm.MinExponentSum. dO may be small, so V, its partner, must be larger.
 const (
-	minExponent    = gemm.ExactPairs / 2
-	gradientGap    = 30
-	minOfGradients = minExponent - gradientGap
-	minOfValues    = minExponent + gradientGap
+	minExponent    = gemm.MinExponentSum / 2
+	gradientMargin = 30
+	minOfGradients = minExponent - gradientMargin
+	minOfValues    = minExponent + gradientMargin
 )
 
-// takeFactor takes a factor for n rows of dim elements from scratch; its operand is taken by
-// the caller.
-func (t *tiles) takeFactor(c *carver, o operand, n, dim int, transposed bool) factor {
-	f := factor{operand: o, transposed: transposed}
-	switch words := pool.CeilDiv(dim, 2); {
-	case t.pairs == nil:
-	case transposed:
-		f.words = t.takeRight(c, n, words)
-	default:
-		f.words = t.takeLeft(c, n, words)
+// takePairOperand takes a pairOperand for n rows of dim elements from scratch; its operand is
+// taken by the caller.
+func (t *tiles) takePairOperand(c *carver, o operand, n, dim int, transposed bool) pairOperand {
+	f := pairOperand{operand: o, transposed: transposed}
+	if t.pairs == nil {
+		return f
+	}
+	if transposed {
+		f.pairs = t.takeRight(c, n, pool.CeilDiv(dim, 2))
+	} else {
+		f.pairs = t.takeLeft(c, n, pool.CeilDiv(dim, 2))
 	}
 	return f
 }
 
 // loadPairs loads f as pairs and reports true, unless the unit has no pairs or values below
 // the exponent forbid them.
-func (t *tiles) loadPairs(f *factor, r rows, exponent int) bool {
+func (t *tiles) loadPairs(f *pairOperand, r rows, exponent int) bool {
 	f.from, f.isLoaded = r, false
 	f.isPairs = t.pairs != nil && r.m.DType == fp8.BF16 && r.m.Scale == nil && t.smallestExponent(r) >= exponent
 	if !f.isPairs {
 		return false
 	}
 	if !f.transposed {
-		t.decodePairs(sheet{f.words.x, f.words.step}, r)
+		t.decodePairs(sheet{f.pairs.x, f.pairs.step}, r)
 		return true
 	}
 	for i := 0; i < r.n; i += stageKeys {
 		part := r
 		part.row, part.n = r.row+i, min(stageKeys, r.n-i)
 		t.decodePairs(t.stage, part)
-		t.transpose(f.words.x[i:], f.words.stepK, t.stage, part.n, pool.CeilDiv(r.dim, 2))
+		t.transpose(f.pairs.x[i:], f.pairs.stepK, t.stage, part.n, pool.CeilDiv(r.dim, 2))
 	}
 	return true
 }
 
-// loadBoth is loadPairs and loads the rows as a right operand too, with them along k. If they are
-// loaded once, also f is loaded as an operand of matMul.
-func (t *tiles) loadBoth(f *factor, right operand, r rows, exponent int) {
+// loadBoth is loadPairs and loads the rows as a right operand too, with them along k. It also
+// loads f as an operand of matMul, unless f is transposed and was loaded as pairs.
+func (t *tiles) loadBoth(f *pairOperand, right operand, r rows, exponent int) {
 	switch pairs := t.loadPairs(f, r, exponent); {
 	case !f.transposed:
 		t.load(r, f.operand, right, operand{})
@@ -82,13 +83,14 @@ func (t *tiles) loadBoth(f *factor, right operand, r rows, exponent int) {
 	f.isLoaded = true
 }
 
-// loadFactor loads f as an operand of matMul, if it is not loaded yet.
-func (t *tiles) loadFactor(f *factor) {
-	switch {
-	case f.isLoaded:
-	case f.transposed:
+// loadOperand loads f as an operand of matMul, if it is not loaded yet.
+func (t *tiles) loadOperand(f *pairOperand) {
+	if f.isLoaded {
+		return
+	}
+	if f.transposed {
 		t.load(f.from, operand{}, operand{}, f.operand)
-	default:
+	} else {
 		t.load(f.from, f.operand, operand{}, operand{})
 	}
 	f.isLoaded = true
@@ -111,17 +113,15 @@ func (t *tiles) decodePairs(dst sheet, r rows) {
 }
 
 // multiplyPairs is matMul without add of a, from its row i on, by b, for heads of dim.
-func (t *tiles) multiplyPairs(c sheet, rows, cols, dim int, a *factor, i int, b *factor) {
+func (t *tiles) multiplyPairs(c sheet, rows, cols, dim int, a *pairOperand, i int, b *pairOperand) {
 	if !a.isPairs || !b.isPairs {
-		if !a.isLoaded || !b.isLoaded {
-			t.loadFactor(a)
-			t.loadFactor(b)
-		}
+		t.loadOperand(a)
+		t.loadOperand(b)
 		t.matMul(c, rows, cols, dim, &a.operand, i, &b.operand, 0, false)
 		return
 	}
 	t.prefetchNext()
-	x, y, k := &a.words, &b.words, pool.CeilDiv(dim, 2)
+	x, y, k := &a.pairs, &b.pairs, pool.CeilDiv(dim, 2)
 	if t.pairsInPlace == nil {
 		t.multiply(t.pairs.Multiply, c, rows, cols, k, x.at(i, 0), *y, false)
 		return

@@ -22,7 +22,7 @@ type rowsInMemory struct {
 }
 
 // prefetchRows is the number of rows that each matMul prefetches: a matMul of mr rows takes
-// longer than their way from memory.
+// longer than loading them from memory.
 const prefetchRows = 16
 
 // expect registers rows×cols elements of m, from (row, col) on, to be read or written

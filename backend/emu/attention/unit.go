@@ -13,26 +13,28 @@ type Unit struct {
 	pairs  *gemm.PairKernel // of kernel; nil: none
 	amx    *gemm.AMXBlocks  // nil: FP32
 
-	mr, nr int // rows that a multiplication computes at a time; columns that it rounds up to
-	run    int // a power of two: k begins at a multiple of it, and is rounded up to one
+	mr        int // rows that a multiplication computes at a time
+	nr        int // the number of columns is rounded up to a multiple of it
+	depthUnit int // a power of two: k begins at a multiple of it and is rounded up to a multiple
 }
 
 // FP32 returns the unit that multiplies with a GEMM kernel.
 func FP32(kernel *gemm.Kernel) Unit {
-	return Unit{kernel: kernel, pairs: kernel.Pairs, mr: kernel.MR, nr: kernel.NR, run: 1}
+	return Unit{kernel: kernel, pairs: kernel.Pairs, mr: kernel.MR, nr: kernel.NR, depthUnit: 1}
 }
 
 // AMX returns the unit that multiplies in AMX's arithmetic; AMXMultiplies says which operands.
 func AMX(blocks *gemm.AMXBlocks) Unit {
-	return Unit{amx: blocks, mr: gemm.AMXRows, nr: gemm.AMXRows, run: gemm.AMXDepth}
+	return Unit{amx: blocks, mr: gemm.AMXRows, nr: gemm.AMXRows, depthUnit: gemm.AMXDepth}
 }
 
 // maxTileRows is at least the mr of any unit.
 const maxTileRows = gemm.AMXRows
 
-// zeroed returns how many weights a row of n visible keys has: those beyond n are 0.
+// zeroed returns n rounded up to the number of weights that matMul reads, and of which simd's
+// kernels, which store sixteen at a time, set those from n on to 0.
 func (u *Unit) zeroed(n int) int {
-	group := max(16, u.run)
+	group := max(16, u.depthUnit)
 	return (n + group - 1) &^ (group - 1)
 }
 
@@ -79,17 +81,17 @@ type rows struct {
 type tiles struct {
 	Unit
 	fp32Scratch
-	words   []uint16 // AMX: a block in BF16
+	bf16    []uint16 // AMX: a block
 	visible [maxTileRows]int
 	prefetcher
 }
 
-// newTiles takes scratch for the products of blocks of n rows, or of keyBlock keys, of dim
+// newTiles takes scratch for the matrix products of blocks of n rows, or of keyBlock keys, of dim
 // elements.
 func newTiles(u Unit, dim, n int, c *carver) tiles {
 	t := tiles{Unit: u}
 	if u.amx != nil {
-		t.words = c.words(pool.RoundUp(max(n, keyBlock), gemm.AMXRows) * u.ld(max(dim, keyBlock)))
+		t.bf16 = c.bf16(pool.RoundUp(max(n, keyBlock), gemm.AMXRows) * u.ld(max(dim, keyBlock)))
 	} else {
 		t.fp32Scratch = newFP32Scratch(u.kernel, u.ld(dim), max(dim, n, keyBlock), c)
 	}
@@ -100,7 +102,7 @@ func newTiles(u Unit, dim, n int, c *carver) tiles {
 // k, a right one of n columns, or both for the same n×k matrix, which is k×n as the right one.
 func (t *tiles) takeLeft(c *carver, n, k int) operand {
 	if t.amx != nil {
-		return c.tiles(n, k)
+		return c.packed(n, k)
 	}
 	s := c.sheet(t.mr, n, t.ld(k))
 	return operand{s.x, s.ld, 1}
@@ -108,7 +110,7 @@ func (t *tiles) takeLeft(c *carver, n, k int) operand {
 
 func (t *tiles) takeRight(c *carver, n, k int) operand {
 	if t.amx != nil {
-		return c.tiles(n, k)
+		return c.packed(n, k)
 	}
 	s := c.sheet(t.mr, pool.RoundUp(k, gemm.DepthUnit), t.ld(n))
 	return operand{s.x, 1, s.ld}
@@ -122,18 +124,18 @@ func (t *tiles) takeBoth(c *carver, n, k int) (left, right operand) {
 	return left, operand{left.x, 1, left.step}
 }
 
-// takeResult takes a matrix that matMul computes and that, after round, is a left operand:
-// itself, and, if transposed, also its transpose.
-func (t *tiles) takeResult(c *carver, n, k int, transposed bool) (s sheet, left, across operand) {
+// takeResult takes a matrix that matMul computes, and the left operands that round makes of it
+// and, withTranspose, of its transpose.
+func (t *tiles) takeResult(c *carver, n, k int, withTranspose bool) (s sheet, left, transposed operand) {
 	s = c.sheet(t.mr, n, t.ld(k))
 	if t.amx == nil {
 		return s, operand{s.x, s.ld, 1}, operand{s.x, 1, s.ld}
 	}
 	left = t.takeLeft(c, n, k)
-	if transposed {
-		across = t.takeLeft(c, k, n)
+	if withTranspose {
+		transposed = t.takeLeft(c, k, n)
 	}
-	return s, left, across
+	return s, left, transposed
 }
 
 // load loads rows of a matrix as operands: left with the rows of the matrix, right with its
@@ -164,7 +166,7 @@ func (t *tiles) matMul(c sheet, rows, cols, k int, a *operand, i int, b *operand
 		case t.inPlace != nil:
 			t.inPlace(k, min(t.mr, rows-r), cols, &x[0], a.step, a.stepK, &y[0], b.stepK, &to[0], c.ld, add)
 		case t.amx != nil:
-			t.amx.Multiply(to, c.ld, cols, k, operand{x, a.step, a.stepK}.tiles(), operand{y, b.step, b.stepK}.tiles(), add)
+			t.amx.Multiply(to, c.ld, cols, k, operand{x, a.step, a.stepK}.packed(), operand{y, b.step, b.stepK}.packed(), add)
 		default:
 			t.multiply(t.kernel.Multiply, sheet{to, c.ld}, min(t.mr, rows-r), cols, k, operand{x, a.step, a.stepK}, operand{y, b.step, b.stepK}, add)
 		}

@@ -70,10 +70,10 @@ const amxMinWork = 1 << 21
 type amxKernel struct {
 	name string
 
-	// multiply computes across blocks of sums: block t, [32, 32], is the first two panels
+	// multiply computes some blocks of sums: block t, [32, 32], is the first two panels
 	// of a times panels 2t and 2t+1 of b, steps tiles of each, added to the block if load.
 	// plain says that no operand and no result can be subnormal and all products are exact.
-	multiply func(steps, across int, a, b AMXTiles, c amxSums, load, plain bool)
+	multiply func(steps, blocks int, a, b AMXTiles, c amxSums, load, plain bool)
 
 	// pack packs the first count blocks of src, side by side, into tiles, step elements
 	// apart. Blocks are 16 rows of 32 elements if k runs along the rows of src (along),
@@ -91,14 +91,14 @@ type amxKernel struct {
 // AMXTiles is a packed operand: panels of 16 rows or columns, Panel elements apart, of tiles
 // that follow one another along k.
 type AMXTiles struct {
-	Words []uint16
+	Elems []uint16
 	Panel int
 }
 
-// amxSums are blocks of accumulators: element (i, j) of block t is x[t·next + i·ld + j].
+// amxSums are blocks of accumulators: element (i, j) of block t is x[t·blockStep + i·ld + j].
 type amxSums struct {
-	x        []float32
-	ld, next int
+	x             []float32
+	ld, blockStep int
 }
 
 // AMXMultiplies reports whether NewAMX multiplies the two formats.
@@ -211,8 +211,8 @@ func (x *amxGEMM) runTask(worker, task int) {
 			strip := AMXTiles{a[i%amxBlockM/amxWidth*panel:], panel}
 			for j := 0; j < cols; j += amxSweep * amxOut {
 				width := min(amxSweep*amxOut, cols-j)
-				across := pool.CeilDiv(width, amxOut)
-				x.kernel.multiply(steps, across, strip, AMXTiles{b[j/amxWidth*panel:], panel}, amxSums{c, amxOut, amxAcc}, !first, plain)
+				blocks := pool.CeilDiv(width, amxOut)
+				x.kernel.multiply(steps, blocks, strip, AMXTiles{b[j/amxWidth*panel:], panel}, amxSums{c, amxOut, amxAcc}, !first, plain)
 				if last {
 					for r := 0; r < width; r += amxOut {
 						out.place(i0+i, j0+j+r, height, min(amxOut, width-r))
@@ -220,7 +220,7 @@ func (x *amxGEMM) runTask(worker, task int) {
 					}
 				}
 				if x.kc < x.K {
-					c = c[across*amxAcc:]
+					c = c[blocks*amxAcc:]
 				}
 			}
 		}

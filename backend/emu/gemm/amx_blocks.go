@@ -17,9 +17,9 @@ const (
 	AMXDepth = amxDepth
 )
 
-// AMXVersions returns the versions that this process can run, the fastest first; all give
+// AMXKernels returns the versions that this process can run, the fastest first; all give
 // the same bits.
-func AMXVersions() []*AMXBlocks {
+func AMXKernels() []*AMXBlocks {
 	var list []*AMXBlocks
 	for _, k := range amxKernels() {
 		list = append(list, &AMXBlocks{k})
@@ -30,9 +30,9 @@ func AMXVersions() []*AMXBlocks {
 // Name returns the name of b's kernel.
 func (b *AMXBlocks) Name() string { return b.kernel.name }
 
-// AMXWords returns the number of elements of a packed operand of n rows (a left one) or
+// AMXElems returns the number of elements of a packed operand of n rows (a left one) or
 // columns (a right one) along k, and those of one of its panels.
-func AMXWords(n, k int) (words, panel int) {
+func AMXElems(n, k int) (words, panel int) {
 	panel = amxWidth * pool.RoundUp(k, amxDepth)
 	return pool.RoundUp(n, amxOut) / amxWidth * panel, panel
 }
@@ -44,12 +44,12 @@ func (b *AMXBlocks) Pack(dst AMXTiles, src []uint16, ld, rows, cols int, along, 
 	m := memory.Matrix{DType: fp8.BF16, U16: src, Rows: rows, Cols: cols, LD: ld}
 	if along {
 		for i := 0; i < rows; i += amxWidth {
-			b.kernel.pack(dst.Words[i/amxWidth*dst.Panel:], amxTile, m.Sub(i, 0), along, right, cols/amxDepth)
+			b.kernel.pack(dst.Elems[i/amxWidth*dst.Panel:], amxTile, m.Sub(i, 0), along, right, cols/amxDepth)
 		}
 		return
 	}
 	for l := 0; l < rows; l += amxDepth {
-		b.kernel.pack(dst.Words[l/amxDepth*amxTile:], dst.Panel, m.Sub(l, 0), along, right, cols/amxWidth)
+		b.kernel.pack(dst.Elems[l/amxDepth*amxTile:], dst.Panel, m.Sub(l, 0), along, right, cols/amxWidth)
 	}
 }
 

@@ -38,19 +38,19 @@ func amxPackGo(dst []uint16, step int, src memory.Matrix, along, right bool, cou
 	}
 }
 
-func amxMultiplyGo(steps, across int, a, b AMXTiles, c amxSums, load, plain bool) {
+func amxMultiplyGo(steps, blocks int, a, b AMXTiles, c amxSums, load, plain bool) {
 	var x, y [amxTile]float32
 	for p := range 2 {
-		for q := range 2 * across {
-			corner := c.x[q/2*c.next+p*amxWidth*c.ld+q%2*amxWidth:]
+		for q := range 2 * blocks {
+			corner := c.x[q/2*c.blockStep+p*amxWidth*c.ld+q%2*amxWidth:]
 			if !load {
 				for i := range amxWidth {
 					clear(corner[i*c.ld:][:amxWidth])
 				}
 			}
 			for s := range steps {
-				fp8.DecodeBF16(x[:], a.Words[p*a.Panel+s*amxTile:][:amxTile])
-				fp8.DecodeBF16(y[:], b.Words[q*b.Panel+s*amxTile:][:amxTile])
+				fp8.DecodeBF16(x[:], a.Elems[p*a.Panel+s*amxTile:][:amxTile])
+				fp8.DecodeBF16(y[:], b.Elems[q*b.Panel+s*amxTile:][:amxTile])
 				if plain {
 					amxRunPlain(corner, c.ld, &x, &y)
 				} else {

@@ -56,8 +56,8 @@ var AMXAvailable = sync.OnceValue(func() error {
 
 var amxUnitKernel = amxKernel{
 	name: "amx",
-	multiply: func(steps, across int, a, b AMXTiles, c amxSums, load, _ bool) {
-		multiplyAMX(steps, across, &a.Words[0], a.Panel, &b.Words[0], b.Panel, &c.x[0], c.ld, c.next, load)
+	multiply: func(steps, blocks int, a, b AMXTiles, c amxSums, load, _ bool) {
+		multiplyAMX(steps, blocks, &a.Elems[0], a.Panel, &b.Elems[0], b.Panel, &c.x[0], c.ld, c.blockStep, load)
 	},
 	pack: func(dst []uint16, step int, src memory.Matrix, along, right bool, count int) {
 		switch {
@@ -85,7 +85,7 @@ var amxUnitKernel = amxKernel{
 }
 
 //go:noescape
-func multiplyAMX(steps, across int, a *uint16, panelA int, b *uint16, panelB int, c *float32, ld, next int, load bool)
+func multiplyAMX(steps, blocks int, a *uint16, panelA int, b *uint16, panelB int, c *float32, ld, next int, load bool)
 
 //go:noescape
 func packWide8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)

@@ -62,10 +62,10 @@ DATA amxConfig<>+48(SB)/8, $0x1010101010101010
 DATA amxConfig<>+56(SB)/8, $0
 GLOBL amxConfig<>(SB), RODATA|NOPTR, $64
 
-// func multiplyAMX(steps, across int, a *uint16, panelA int, b *uint16, panelB int, c *float32, ld, next int, load bool)
+// func multiplyAMX(steps, blocks int, a *uint16, panelA int, b *uint16, panelB int, c *float32, ld, next int, load bool)
 TEXT ·multiplyAMX(SB), NOSPLIT, $0-73
 	MOVQ steps+0(FP), R12
-	MOVQ across+8(FP), R13
+	MOVQ blocks+8(FP), R13
 	MOVQ a+16(FP), SI
 	MOVQ panelA+24(FP), DX
 	MOVQ b+32(FP), R10

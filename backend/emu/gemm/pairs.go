@@ -108,10 +108,10 @@ func (g *GEMM) bf16Choice() (c pairChoice) {
 	return c
 }
 
-// ExactPairs is the sum of two operands' smallest biased exponents from which on no sum is
-// subnormal. With exponents e and f and seven bits of mantissa, all products and sums are
+// MinExponentSum is the minimum sum of the operands' smallest biased exponents for which no
+// product and no sum is subnormal. With exponents e and f and seven bits of mantissa, all are
 // multiples of 2^(e-127-7)·2^(f-127-7), which is at least 2^-126 then.
-const ExactPairs = 2*(127+7) - 126
+const MinExponentSum = 2*(127+7) - 126
 
 // exactBF16Pairs reports whether no sum is subnormal.
 func (g *GEMM) exactBF16Pairs() bool {
@@ -128,7 +128,7 @@ func (g *GEMM) exactBF16Pairs() bool {
 			exponent[i] = 7 + int(math.Float32bits(d.Smallest())>>23) // all values are multiples of Smallest
 		}
 	}
-	return min(exponent[0], exponent[1]) > 0 && exponent[0]+exponent[1] >= ExactPairs
+	return min(exponent[0], exponent[1]) > 0 && exponent[0]+exponent[1] >= MinExponentSum
 }
 
 // bf16Table is the BF16 values of a format's first 128 codes, which for a format of eight

@@ -8,11 +8,11 @@ import (
 	"octet/fp8"
 )
 
-// codes updates a parameter with a master in F16 and moments in E4M3 and E5M2
-// from codes to codes, without FP32 in memory, by AVX-512. Such an update is bound by
-// arithmetic: in one pass, the processor casts while it waits for divisions and roots. The
-// bits are those of AdamW.update and State.store, which handle the elements that it leaves:
-// all, with AVX2. Both record the extents of codes.
+// codes is the update of a parameter with a master in F16 and moments in E4M3 and E5M2. Its
+// bounds let the first visit skip blocks. With AVX-512 it also updates from codes to codes,
+// without FP32 in memory. Such an update is bound by arithmetic: in one pass, the processor
+// casts while it waits for divisions and roots. The bits are those of AdamW.update and
+// State.store, which handle the elements that it leaves.
 type codes struct {
 	state  *[3]State
 	bounds bounds
@@ -36,13 +36,13 @@ type codes struct {
 
 // SkipsBlocks reports whether AdamW skips blocks whose new values cannot be the largest, so
 // that Extents matter: only with kernels for extents.
-func SkipsBlocks() bool { return haveExtents }
+func SkipsBlocks() bool { return haveAVX2 }
 
 // newCodes returns the codes path of a parameter, nil if its formats are not supported.
 func (t *Param) newCodes() *codes {
 	p, m, v := &t.States[0], &t.States[1], &t.States[2]
 	moment := m.DType == fp8.E4M3 || m.DType == fp8.E4M3IEEE
-	if !haveExtents || p.DType != fp8.F16 || !moment || v.DType != fp8.E5M2 {
+	if !haveAVX2 || p.DType != fp8.F16 || !moment || v.DType != fp8.E5M2 {
 		return nil
 	}
 	c := &codes{
@@ -101,7 +101,7 @@ func (c *codes) unbounded(from, end int) (start, stop int) {
 // amaxes returns the largest magnitudes of the new values of n elements from at on; n
 // is how many it can process.
 func (c *codes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
-	if c == nil || !haveCodes || !c.canRead || len(grad) < 32 {
+	if c == nil || !haveAVX512 || !c.canRead || len(grad) < 32 {
 		return 0, amax
 	}
 	var lanes [3][16]uint32
@@ -133,7 +133,7 @@ func (c *codes) write(amax []float32) {
 
 // store updates n elements from at on; n is how many it can process.
 func (c *codes) store(at int, grad []float32) (n int) {
-	if c == nil || !haveCodes || !c.canRun || len(grad) < 32 {
+	if c == nil || !haveAVX512 || !c.canRun || len(grad) < 32 {
 		return 0
 	}
 	// Random bits come in pairs, and the key changes at element 2^33.

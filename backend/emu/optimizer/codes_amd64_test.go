@@ -17,10 +17,10 @@ import (
 // The path from codes to codes and the general path leave the same bits, for any old
 // state.
 func TestAdamWCodes(t *testing.T) {
-	if !haveCodes {
+	if !haveAVX512 {
 		t.Skip("no AVX-512")
 	}
-	defer func() { haveCodes = true }()
+	defer func() { haveAVX512 = true }()
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	cases := []struct {
 		name string
@@ -74,7 +74,7 @@ func TestAdamWCodes(t *testing.T) {
 					}
 					c.edit(&a.Params[1], &a.Params[2])
 					bits := func(codes bool) []any {
-						haveCodes = codes
+						haveAVX512 = codes
 						after := a.runOn(2)
 						all := after.memory()
 						for i := range all { // ignore the payload of NaN, which NotEqual to itself hides
@@ -98,7 +98,7 @@ func TestAdamWCodes(t *testing.T) {
 }
 
 func TestAdamWExtents(t *testing.T) {
-	if !haveExtents {
+	if !haveAVX2 {
 		t.Skip("no kernels for extents")
 	}
 	const blocks = 40
@@ -129,9 +129,9 @@ func TestAdamWExtents(t *testing.T) {
 			want[j], got[j] = append(want[j], x), append(got[j], 0)
 		}
 	}
-	wide := haveCodes
-	defer func() { haveCodes = wide }()
-	for _, haveCodes = range []bool{wide, false} {
+	wide := haveAVX512
+	defer func() { haveAVX512 = wide }()
+	for _, haveAVX512 = range []bool{wide, false} {
 		for j := range got {
 			clear(got[j])
 		}
@@ -154,6 +154,9 @@ func TestFloorBytes(t *testing.T) {
 		want := slices.Clone(codes)
 		floorCodes(want, x)
 		done := floorBytes(codes, x)
+		if haveAVX2 {
+			require.Equal(t, n&^31, done)
+		}
 		floorCodes(codes[done:], x[done:])
 		require.Equal(t, want, codes)
 	}

@@ -2,7 +2,7 @@
 
 package optimizer
 
-const haveCodes, haveExtents = false, false
+const haveAVX512, haveAVX2 = false, false
 
 func amaxAVX512(*codes, *uint16, *uint8, *uint8, *float32, int, *[3][16]uint32) uint8 {
 	return 0
