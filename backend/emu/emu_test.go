@@ -14,15 +14,17 @@ import (
 	"octet/fp8"
 )
 
-func TestConformance(t *testing.T) {
-	for _, name := range []string{"emu", "emu:" + modelAMX} {
-		driver, device, err := backend.Find(name)
-		require.NoError(t, err)
-		for c := range conformance.Cases() {
-			t.Run(name+"/"+c.Name, func(t *testing.T) {
-				require.NoError(t, c.Run(t.Context(), driver, device))
-			})
-		}
+func TestConformance(t *testing.T) { testConformance(t, "emu") }
+
+func TestConformanceOfAMX(t *testing.T) { testConformance(t, "emu:"+modelAMX) }
+
+func testConformance(t *testing.T, name string) {
+	driver, device, err := backend.Find(name)
+	require.NoError(t, err)
+	for c := range conformance.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			require.NoError(t, c.Run(t.Context(), driver, device))
+		})
 	}
 }
 
