@@ -42,23 +42,24 @@ func TestABackendEqualsItself(t *testing.T) {
 	}
 }
 
-// AMX changes the arithmetic of GEMMs alone. In mode Forced no other op differs; in mode
-// Free, ops that read a GEMM's result differ too.
-func TestAMXChangesOnlyGEMMs(t *testing.T) {
-	count := func(list []Diff) (gemms, others int) {
+// AMX changes the arithmetic of GEMMs and attention alone. In mode Forced no other op differs;
+// in mode Free, ops that read their results differ too.
+func TestAMXChangesGEMMsAndAttention(t *testing.T) {
+	count := func(list []Diff) (products, others int) {
 		for _, d := range list {
 			if d.Equal() {
 				require.Zero(t, d.Error)
 				continue
 			}
 			require.GreaterOrEqual(t, d.First, 0)
-			if _, ok := d.Node.Op.(*backend.MatMul); ok {
-				gemms++
-			} else {
+			switch d.Node.Op.(type) {
+			case *backend.MatMul, *backend.Attention, *backend.AttentionGrad:
+				products++
+			default:
 				others++
 			}
 		}
-		return gemms, others
+		return products, others
 	}
 	forced, others := count(run(t, options("emu", "emu:amx"), Forced))
 	require.NotZero(t, forced)
