@@ -72,7 +72,7 @@ func newHeads(unit Unit, q, k *memory.Matrix, starts []int32, batch, dim int) he
 	}
 	h.block = max(1, blockRows/h.perKV)
 	for h.block*h.perKV%unit.depthUnit != 0 {
-		h.block++ // the rows of a block are a multiple
+		h.block++ // a block has a multiple of depthUnit rows
 	}
 	return h
 }

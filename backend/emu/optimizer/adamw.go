@@ -257,7 +257,7 @@ func (a *AdamW) revisitMaxima(worker, param int) {
 // visit finds the amaxes of a span, without the blocks that cannot have them.
 func (a *AdamW) visit(worker, i int) {
 	s := a.scaled[i]
-	t, at, end := &a.Params[s.tensor], s.col, s.col+s.n // bounds are those of tensors of one row
+	t, at, end := &a.Params[s.tensor], s.col, s.col+s.n // a tensor with bounds is one row
 	var amax [3]float32
 	for from, to := t.codes.unbounded(at, end); from < to; from, to = t.codes.unbounded(to, end) {
 		s.col, s.n = from, to-from
