@@ -103,9 +103,9 @@ func TestRanksOfALauncher(t *testing.T) {
 
 // The ranks of a run without --out use the folder that rank 0 names, which no other run has.
 func TestRanksAgreeOnTheFolder(t *testing.T) {
-	text, dir := corpus(t, 20_000), t.TempDir()
+	text, dir, start := corpus(t, 20_000), t.TempDir(), time.Now()
 	for second := range 30 {
-		name := time.Now().Add(time.Duration(second)*time.Second).Format("2006-01-02-150405") + "-fp8-smooth"
+		name := start.Add(time.Duration(second)*time.Second).Format("2006-01-02-150405") + "-fp8-smooth"
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, "runs", name), 0o700))
 	}
 	e := runRanks(t, 2, func(rank int, c *exec.Cmd) {
