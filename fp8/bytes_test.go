@@ -33,24 +33,6 @@ func TestDecode(t *testing.T) {
 	require.Panics(t, func() { F32.Decode(make([]float32, 1), make([]byte, 3)) })
 }
 
-func TestPack4(t *testing.T) {
-	for n := range 40 {
-		codes, packed := make([]uint8, n), make([]uint8, (n+1)/2)
-		for i := range codes {
-			codes[i] = uint8(7*i+3) & 0xf
-		}
-		Pack4(packed, codes)
-		for i, c := range codes {
-			require.Equal(t, c, packed[i/2]>>(i%2*4)&0xf)
-		}
-		back := make([]uint8, n)
-		Unpack4(back, packed)
-		require.Equal(t, codes, back)
-	}
-	require.Panics(t, func() { Pack4(make([]uint8, 1), make([]uint8, 3)) })
-	require.Panics(t, func() { Unpack4(make([]uint8, 3), make([]uint8, 1)) })
-}
-
 func TestAppendFloats(t *testing.T) {
 	x := []float32{1.5, -0, inf, nan, 0x1p-149}
 	raw := AppendFloats([]byte{7}, x...)

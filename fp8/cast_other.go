@@ -42,3 +42,7 @@ func decodeBF16Vectors([]float32, []uint16) int { return 0 }
 func dequantize8Vectors([]float32, []uint8, *format, float32) int { return 0 }
 
 func dequantize16Vectors([]float32, []uint16, float32) int { return 0 }
+
+func pack4Vectors([]uint8, []uint8) int { return 0 }
+
+func unpack4Vectors([]uint8, []uint8) int { return 0 }

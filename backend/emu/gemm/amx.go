@@ -81,8 +81,8 @@ type amxKernel struct {
 	// operand.
 	pack func(dst []uint16, step int, src memory.Matrix, along, right bool, count int)
 
-	// scale is PairKernel.scale.
-	scale func(words, scales []float32)
+	// scale multiplies the elements of a tile by their scales.
+	scale func(tile *[amxTile]uint16, scales *tileScales, right bool)
 
 	// finish is Kernel.finish for tiles of up to 32 rows of 32 columns.
 	finish func(acc []float32, t *tileOut)
@@ -118,11 +118,11 @@ type amxGEMM struct {
 }
 
 // amxStage is the state of a worker: a block at the edge of an operand, padded with zeros, and
-// the scales of a tile's words.
+// the scales of a tile.
 type amxStage struct {
 	u8     [amxTile]uint8
 	u16    [amxTile]uint16
-	scales [amxTile / 2]float32
+	scales tileScales
 	codes  []uint8 // of an operand of four bits, one in a byte
 }
 
@@ -155,8 +155,8 @@ func newAMXGemmWith(kernel *amxKernel, p *pool.Pool, a memory.Matrix, transA boo
 	if x.kc < g.K {
 		x.lenAcc = mt * nt
 	}
-	if a.DType.Size() == 0 || b.DType.Size() == 0 { // codes of a block, one in a byte
-		x.lenCodes = max(min(mt, amxBlockM), nt) * x.kc / 4
+	if a.DType.Size() == 0 || b.DType.Size() == 0 { // codes of a strip, one in a byte
+		x.lenCodes = max(amxWidth*x.kc, amxDepth*max(min(mt, amxBlockM), nt)) / 4
 	}
 	p.Reserve(x.lenA + x.lenB + x.lenCodes + x.lenAcc)
 	g.plan.mt, g.plan.nt = mt, nt
@@ -230,45 +230,51 @@ func (x *amxGEMM) runTask(worker, task int) {
 // pack packs elements [at, at+n) × [l, l+depth) of an operand into panels; the second
 // range is along k. along says that k runs along the rows of m. If the number of panels
 // is odd, the last one's neighbour is not written.
+//
+// It packs a strip of tiles after another: those of a panel, if along, else those of all panels
+// at one place of k.
 func (x *amxGEMM) pack(dst []uint16, stage *amxStage, m memory.Matrix, along, right bool, at, n, l, depth int) {
 	if depth == 0 {
 		return // m may have no memory
 	}
+	panel := pool.CeilDiv(depth, amxDepth) * amxTile
 	i, j, rows, cols := l, at, depth, n
+	high, wide := amxDepth, amxWidth // of a tile's block in m
+	down, across := amxTile, panel   // from one tile to the next
 	if along {
 		i, j, rows, cols = at, l, n, depth
+		high, wide = wide, high
+		down, across = across, down
 	}
-	block := m.Sub(i, j)
-	if m.DType.Size() == 0 {
-		block = stage.unpack(block, rows, cols)
-	}
-	panel := pool.CeilDiv(depth, amxDepth) * amxTile
-	wholeN, wholeK := n/amxWidth, depth/amxDepth
-	if along {
-		for p := range wholeN {
-			x.kernel.pack(dst[p*panel:], amxTile, block.Sub(p*amxWidth, 0), along, right, wholeK)
+	for r := 0; r < rows; r += high {
+		tiles, height := dst[r/high*down:], min(high, rows-r)
+		strip := m.Sub(i+r, j)
+		if m.DType.Size() == 0 {
+			strip = stage.unpack(strip, height, cols)
 		}
-	} else {
-		for q := range wholeK {
-			x.kernel.pack(dst[q*amxTile:], panel, block.Sub(q*amxDepth, 0), along, right, wholeN)
+		whole := cols / wide
+		if height < high {
+			whole = 0
 		}
-	}
-	for p := range pool.CeilDiv(n, amxWidth) {
-		for q := range pool.CeilDiv(depth, amxDepth) {
-			tile := dst[p*panel+q*amxTile:][:amxTile]
-			width, length := min(amxWidth, n-p*amxWidth), min(amxDepth, depth-q*amxDepth)
-			if p == wholeN || q == wholeK {
-				edge := stage.fill(block, along, p*amxWidth, q*amxDepth, width, length)
+		x.kernel.pack(tiles, across, strip, along, right, whole)
+		for c := 0; c < cols; c += wide {
+			tile, width := tiles[c/wide*across:][:amxTile], min(wide, cols-c)
+			if c/wide >= whole {
+				edge := stage.fill(strip.Sub(0, c), high, wide, height, width)
 				x.kernel.pack(tile, amxTile, edge, along, right, 1)
 			}
-			if x.scaled != nil {
-				x.scale(tile, stage, along, right, at+p*amxWidth, l+q*amxDepth, width, length)
+			switch {
+			case x.scaled == nil:
+			case along:
+				x.scale(tile, stage, along, right, at+r, l+c, height, width)
+			default:
+				x.scale(tile, stage, along, right, at+c, l+r, width, height)
 			}
 		}
 	}
 }
 
-// unpack returns a block of an operand of four bits with one code in a byte.
+// unpack returns a strip of an operand of four bits with one code in a byte.
 func (s *amxStage) unpack(block memory.Matrix, rows, cols int) memory.Matrix {
 	bytes := memory.Matrix{DType: block.DType.InBytes(), U8: s.codes, Rows: rows, Cols: cols, LD: cols}
 	for i := range rows {
@@ -277,53 +283,21 @@ func (s *amxStage) unpack(block memory.Matrix, rows, cols int) memory.Matrix {
 	return bytes
 }
 
-// scale multiplies the elements of a tile by their block scales. The first is at row or column
-// at of the operand and at l of k; n × depth of them are elements of the operand.
-func (x *amxGEMM) scale(tile []uint16, stage *amxStage, along, right bool, at, l, n, depth int) {
-	s := &x.scaled.a
-	if right {
-		s = &x.scaled.b
-	}
-	scales := stage.scales[:]
-	clear(scales)
-	var row [amxWidth]float32 // one word for each row, or column, of the operand
-	for q := 0; 2*q < depth; {
-		words, second := sameWords(alongK(*s, !along), l+2*q, depth-2*q)
-		pairScales(row[:n], s, at, second, l+2*q, !along)
-		for end := q + words; q < end; q++ {
-			if right {
-				copy(scales[q*amxWidth:], row[:n])
-				continue
-			}
-			for i, word := range row[:n] {
-				scales[i*amxWidth+q] = word
-			}
-		}
-	}
-	x.kernel.scale(view[float32](tile), scales)
-}
-
-// fill copies a partial block and pads it with zeros.
-func (s *amxStage) fill(m memory.Matrix, along bool, at, l, n, depth int) memory.Matrix {
-	var src, block memory.Matrix
-	if along {
-		src, block = m.Sub(at, l), memory.Matrix{Rows: amxWidth, Cols: amxDepth, LD: amxDepth}
-	} else {
-		src, block = m.Sub(l, at), memory.Matrix{Rows: amxDepth, Cols: amxWidth, LD: amxWidth}
-		n, depth = depth, n
-	}
-	block.DType = m.DType
+// fill returns a copy of the first height × width elements of m, padded with zeros to
+// rows × cols: the block of a tile.
+func (s *amxStage) fill(m memory.Matrix, rows, cols, height, width int) memory.Matrix {
+	block := memory.Matrix{DType: m.DType, Rows: rows, Cols: cols, LD: cols}
 	if m.DType == fp8.BF16 {
 		block.U16 = s.u16[:]
 		clear(block.U16)
-		for i := range n {
-			copy(block.U16[i*block.LD:], src.U16[i*src.LD:][:depth])
+		for i := range height {
+			copy(block.U16[i*cols:], m.U16[i*m.LD:][:width])
 		}
 	} else {
 		block.U8 = s.u8[:]
 		clear(block.U8)
-		for i := range n {
-			copy(block.U8[i*block.LD:], src.U8[i*src.LD:][:depth])
+		for i := range height {
+			copy(block.U8[i*cols:], m.U8[i*m.LD:][:width])
 		}
 	}
 	return block

@@ -11,7 +11,7 @@ var amxGoKernel = amxKernel{
 	name:     "amx in go",
 	multiply: amxMultiplyGo,
 	pack:     amxPackGo,
-	scale:    scalePairsGo,
+	scale:    amxScaleGo,
 	finish:   func(acc []float32, t *tileOut) { finishRows(acc, amxOut, t) },
 }
 
@@ -24,10 +24,7 @@ func amxPackGo(dst []uint16, step int, src memory.Matrix, along, right bool, cou
 				if along {
 					at = i*src.LD + block*amxDepth + l
 				}
-				to := i*amxDepth + l
-				if right {
-					to = l/2*amxDepth + 2*i + l%2
-				}
+				to := tileIndex(i, l, right)
 				if src.DType == fp8.BF16 {
 					tile[to] = src.U16[at]
 				} else {

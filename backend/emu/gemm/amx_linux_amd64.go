@@ -80,7 +80,13 @@ var amxUnitKernel = amxKernel{
 			packTallTransposed8AMX(&dst[0], step, &src.U8[0], src.LD, count, bf16TableOf(src.DType))
 		}
 	},
-	scale:  bf16Pairs.scale,
+	scale: func(tile *[amxTile]uint16, scales *tileScales, right bool) {
+		if right {
+			scaleColumnsAMX(tile, scales)
+		} else {
+			scaleRowsAMX(tile, scales)
+		}
+	},
 	finish: AVX512.finish,
 }
 
@@ -110,3 +116,9 @@ func packTall16AMX(dst *uint16, step int, src *uint16, ld, count int)
 
 //go:noescape
 func packTallTransposed16AMX(dst *uint16, step int, src *uint16, ld, count int)
+
+//go:noescape
+func scaleRowsAMX(tile *[amxTile]uint16, scales *tileScales)
+
+//go:noescape
+func scaleColumnsAMX(tile *[amxTile]uint16, scales *tileScales)

@@ -1,0 +1,27 @@
+//go:build !noasm
+
+package fp8
+
+func pack4Vectors(dst, src []uint8) int {
+	n := len(src) &^ 31
+	if n == 0 || !haveAVX2 {
+		return 0
+	}
+	pack4AVX2(&dst[0], &src[0], n)
+	return n
+}
+
+func unpack4Vectors(dst, src []uint8) int {
+	n := len(dst) &^ 31
+	if n == 0 || !haveAVX2 {
+		return 0
+	}
+	unpack4AVX2(&dst[0], &src[0], n)
+	return n
+}
+
+//go:noescape
+func pack4AVX2(dst, src *uint8, n int)
+
+//go:noescape
+func unpack4AVX2(dst, src *uint8, n int)
