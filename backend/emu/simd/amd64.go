@@ -83,6 +83,26 @@ func scoreGradientRowsAVX512(p, ds *float32, ld, rows, width int, visible *int, 
 //go:noescape
 func scoreGradientRowsAVX2(p, ds *float32, ld, rows, width int, visible *int, scale2, scale float32, lse2, delta *float32)
 
+func weighRowsBF16Vectors(scores []float32, ld, width int, visible []int, scale float32, largest, total []float32) bool {
+	if haveAVX512 {
+		weighRowsBF16AVX512(&scores[0], ld, len(visible), width, &visible[0], scale, &largest[0], &total[0])
+	}
+	return haveAVX512
+}
+
+//go:noescape
+func weighRowsBF16AVX512(scores *float32, ld, rows, width int, visible *int, scale float32, largest, total *float32)
+
+func scoreGradientRowsBF16Vectors(p, ds []float32, ld, width int, visible []int, scale2, scale float32, lse2, delta []float32) bool {
+	if haveAVX512 {
+		scoreGradientRowsBF16AVX512(&p[0], &ds[0], ld, len(visible), width, &visible[0], scale2, scale, &lse2[0], &delta[0])
+	}
+	return haveAVX512
+}
+
+//go:noescape
+func scoreGradientRowsBF16AVX512(p, ds *float32, ld, rows, width int, visible *int, scale2, scale float32, lse2, delta *float32)
+
 // The transposes take multiples of sixteen rows and columns. transpose8AVX2 and
 // transpose16AVX2 take at most TransposeRows rows, transpose8AVX512 multiples of it.
 

@@ -1,6 +1,9 @@
 package simd
 
-import "math"
+import (
+	"math"
+	"unsafe"
+)
 
 // The softmax of rows of scores, one or more rows at a time. Row r begins ld·r elements
 // into its slice; its first visible[r] scores count. Kernels read visible[r] rounded up
@@ -121,5 +124,47 @@ func scoreGradientRowsGo(p, ds []float32, ld, width int, visible []int, scale2, 
 		}
 		clear(p[n:])
 		clear(ds[n:])
+	}
+}
+
+// WeighRowsBF16 is WeighRows, but rounds the weights to BF16, to nearest even, after they are
+// summed. A row's BF16 codes follow one another from its beginning on; the rest of its first
+// width elements is undefined.
+func WeighRowsBF16(scores []float32, ld, width int, visible []int, scale float32, largest, total []float32) {
+	rows := len(visible)
+	_ = scores[(rows-1)*ld+width-1]
+	if weighRowsBF16Vectors(scores, ld, width, visible, scale, largest[:rows], total[:rows]) {
+		return
+	}
+	WeighRows(scores, ld, width, visible, scale, largest, total)
+	roundRowsBF16(scores, ld, width, rows)
+}
+
+// ScoreGradientRowsBF16 is ScoreGradientRows, but rounds both results to BF16 as WeighRowsBF16
+// does; ds is computed from unrounded probabilities.
+func ScoreGradientRowsBF16(p, ds []float32, ld, width int, visible []int, scale2, scale float32, lse2, delta []float32) {
+	rows := len(visible)
+	last := (rows-1)*ld + width - 1
+	_, _ = p[last], ds[last]
+	if scoreGradientRowsBF16Vectors(p, ds, ld, width, visible, scale2, scale, lse2[:rows], delta[:rows]) {
+		return
+	}
+	ScoreGradientRows(p, ds, ld, width, visible, scale2, scale, lse2, delta)
+	roundRowsBF16(p, ld, width, rows)
+	roundRowsBF16(ds, ld, width, rows)
+}
+
+// roundRowsBF16 rounds rows of width elements in place. A quiet NaN stays NaN.
+func roundRowsBF16(x []float32, ld, width, rows int) {
+	for r := range rows {
+		row := x[r*ld:][:width]
+		codes := unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(row))), width)
+		for i, v := range row {
+			bits := math.Float32bits(v)
+			if v == v {
+				bits += bits>>16&1 + 0x7fff
+			}
+			codes[i] = uint16(bits >> 16)
+		}
 	}
 }

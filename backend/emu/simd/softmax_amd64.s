@@ -147,7 +147,7 @@ more: \
 #define WEIGHTS(vectors) vectors(WEIGHT)
 #define HIDDEN_WEIGHTS(vectors) vectors(HIDDEN_WEIGHT)
 
-#define WEIGH_ROWS \
+#define WEIGH_ROWS(weights, hiddenWeights, zeros) \
 	MOVQ scores+0(FP), R8 \
 	MOVQ ld+8(FP), R9 \
 	MOVQ rows+16(FP), R10 \
@@ -162,8 +162,8 @@ row: \
 	BEGIN_ROW \
 	VXORPS X12, X12, X12 \
 	VXORPS X13, X13, X13 \
-	VISIBLE(BEFORE_WEIGHTS, WEIGHTS, HIDDEN_WEIGHTS) \
-	ZEROS(ZERO) \
+	VISIBLE(BEFORE_WEIGHTS, weights, hiddenWeights) \
+	ZEROS(zeros) \
 	FOLD(VADDPS, VADDSS) \
 	VADDSS (R13), X0, X0 \
 	VMOVSS X0, (R13) \
@@ -208,7 +208,7 @@ row: \
 	VMOVUPS V2, at(R13)(SI*1)
 
 // R13 is the offset from p to ds.
-#define SCORE_GRADIENT_ROWS \
+#define SCORE_GRADIENT_ROWS(probabilities, hiddenProbabilities, zeros) \
 	MOVQ p+0(FP), R8 \
 	MOVQ ds+8(FP), R13 \
 	MOVQ ld+16(FP), R9 \
@@ -223,8 +223,8 @@ row: \
 	EXP2_SETUP \
 row: \
 	BEGIN_ROW \
-	VISIBLE(BEFORE_PROBABILITIES, PROBABILITIES, HIDDEN_PROBABILITIES) \
-	ZEROS(ZERO_BOTH) \
+	VISIBLE(BEFORE_PROBABILITIES, probabilities, hiddenProbabilities) \
+	ZEROS(zeros) \
 	ADDQ $4, R12 \
 	ADDQ $4, R14 \
 	ADDQ R9, DX \
@@ -236,11 +236,86 @@ TEXT ·maxRowsAVX512(SB), NOSPLIT, $0-40
 
 // func weighRowsAVX512(scores *float32, ld, rows, width int, visible *int, scale float32, largest, total *float32)
 TEXT ·weighRowsAVX512(SB), NOSPLIT, $0-64
-	WEIGH_ROWS
+	WEIGH_ROWS(WEIGHTS, HIDDEN_WEIGHTS, ZERO)
 
 // func scoreGradientRowsAVX512(p, ds *float32, ld, rows, width int, visible *int, scale2, scale float32, lse2, delta *float32)
 TEXT ·scoreGradientRowsAVX512(SB), NOSPLIT, $0-72
-	SCORE_GRADIENT_ROWS
+	SCORE_GRADIENT_ROWS(PROBABILITIES, HIDDEN_PROBABILITIES, ZERO_BOTH)
+
+// Rows of BF16, which replace the scores from a row's beginning on: the code of the score at
+// (SI) is halfway from R8 to SI, at AX.
+#define BF16_ROWS \
+	MOVL $0x7fff, AX \
+	VPBROADCASTD AX, Z21 \
+	MOVL $1, AX \
+	VPBROADCASTD AX, Z20
+#define BF16_PLACE \
+	LEAQ (SI)(R8*1), AX \
+	SHRQ $1, AX
+
+// ROUND_BF16 rounds x to nearest even, in t: it adds 0x7fff plus the lowest kept bit.
+#define ROUND_BF16(x, t) \
+	VPSRLD $16, x, t \
+	VPANDD Z20, t, t \
+	VPADDD Z21, t, t \
+	VPADDD x, t, t \
+	VCMPPS $3, x, x, K1 \ // NaN stays NaN
+	VMOVDQA32 x, K1, t \
+	VPSRLD $16, t, t
+
+#define WEIGHT_BF16(at, x, n, p, lanes) \
+	VADDPS p, lanes, lanes \
+	ROUND_BF16(p, x) \
+	VPMOVDW x, (at/2)(AX)
+#define HIDDEN_WEIGHT_BF16(at, x, n, p, lanes) \
+	VANDPS at(BX), p, p \
+	WEIGHT_BF16(at, x, n, p, lanes)
+#define WEIGHTS_BF16(vectors) \
+	BF16_PLACE \
+	vectors(WEIGHT_BF16)
+#define HIDDEN_WEIGHTS_BF16(vectors) \
+	BF16_PLACE \
+	vectors(HIDDEN_WEIGHT_BF16)
+#define ZERO_BF16(at, _) \
+	BF16_PLACE \
+	VMOVDQU Y2, (AX)
+
+#define PROBABILITY_BF16(at, x, n, p, lanes) \
+	ROUND_BF16(p, n) \
+	VPMOVDW n, (at/2)(AX) \
+	GRADIENT(at, x, p) \
+	ROUND_BF16(p, n) \
+	VPMOVDW n, (at/2)(AX)(R13*1)
+#define HIDDEN_PROBABILITY_BF16(at, x, n, p, lanes) \
+	VANDPS at(BX), p, x \
+	ROUND_BF16(x, n) \
+	VPMOVDW n, (at/2)(AX) \
+	GRADIENT(at, x, p) \
+	VANDPS at(BX), p, p \
+	ROUND_BF16(p, n) \
+	VPMOVDW n, (at/2)(AX)(R13*1)
+#define PROBABILITIES_BF16(vectors) \
+	BEFORE_GRADIENTS \
+	BF16_PLACE \
+	vectors(PROBABILITY_BF16)
+#define HIDDEN_PROBABILITIES_BF16(vectors) \
+	BEFORE_GRADIENTS \
+	BF16_PLACE \
+	vectors(HIDDEN_PROBABILITY_BF16)
+#define ZERO_BOTH_BF16(at, _) \
+	BF16_PLACE \
+	VMOVDQU Y2, (AX) \
+	VMOVDQU Y2, (AX)(R13*1)
+
+// func weighRowsBF16AVX512(scores *float32, ld, rows, width int, visible *int, scale float32, largest, total *float32)
+TEXT ·weighRowsBF16AVX512(SB), NOSPLIT, $0-64
+	BF16_ROWS
+	WEIGH_ROWS(WEIGHTS_BF16, HIDDEN_WEIGHTS_BF16, ZERO_BF16)
+
+// func scoreGradientRowsBF16AVX512(p, ds *float32, ld, rows, width int, visible *int, scale2, scale float32, lse2, delta *float32)
+TEXT ·scoreGradientRowsBF16AVX512(SB), NOSPLIT, $0-72
+	BF16_ROWS
+	SCORE_GRADIENT_ROWS(PROBABILITIES_BF16, HIDDEN_PROBABILITIES_BF16, ZERO_BOTH_BF16)
 
 #include "ymm_amd64.h"
 
@@ -250,8 +325,8 @@ TEXT ·maxRowsAVX2(SB), NOSPLIT, $0-40
 
 // func weighRowsAVX2(scores *float32, ld, rows, width int, visible *int, scale float32, largest, total *float32)
 TEXT ·weighRowsAVX2(SB), NOSPLIT, $0-64
-	WEIGH_ROWS
+	WEIGH_ROWS(WEIGHTS, HIDDEN_WEIGHTS, ZERO)
 
 // func scoreGradientRowsAVX2(p, ds *float32, ld, rows, width int, visible *int, scale2, scale float32, lse2, delta *float32)
 TEXT ·scoreGradientRowsAVX2(SB), NOSPLIT, $0-72
-	SCORE_GRADIENT_ROWS
+	SCORE_GRADIENT_ROWS(PROBABILITIES, HIDDEN_PROBABILITIES, ZERO_BOTH)

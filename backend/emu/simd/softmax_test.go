@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -85,6 +86,22 @@ func (s scoreRows) clone() scoreRows {
 	return s
 }
 
+// clearRest clears what BF16 codes in rows of x leave undefined.
+func (s scoreRows) clearRest(x []float32) {
+	for r := range s.visible {
+		clear(x[r*s.ld:][s.width/2 : s.width])
+	}
+}
+
+// roundRowsBF16 rounds to nearest even.
+func TestRoundRowsBF16(t *testing.T) {
+	x := make([]float32, 32)
+	copy(x, []float32{1, 1 + 0x1p-8, 1 + 0x1.8p-7, 1 + 0x1.01p-8, -math.MaxFloat32, 0x1p-149, float32(math.NaN())})
+	roundRowsBF16(x, 16, 16, 1)
+	codes := unsafe.Slice((*uint16)(unsafe.Pointer(&x[0])), 16)
+	require.Equal(t, []uint16{0x3f80, 0x3f80, 0x3f82, 0x3f81, 0xff80, 0, 0x7fc0, 0}, codes[:8])
+}
+
 // The kernels give the bits of their twins, change nothing beyond a row's width, and
 // ignore hidden scores.
 func TestSoftmaxKernels(t *testing.T) {
@@ -109,6 +126,33 @@ func TestSoftmaxKernels(t *testing.T) {
 			},
 			func(s *scoreRows) {
 				scoreGradientRowsGo(s.a, s.b, s.ld, s.width, s.visible, s.scale, s.gradScale, s.x, s.y)
+			},
+		},
+		{
+			"weigh, BF16",
+			func(s *scoreRows) {
+				WeighRowsBF16(s.a, s.ld, s.width, s.visible, s.scale, s.x, s.y)
+				s.clearRest(s.a)
+			},
+			func(s *scoreRows) {
+				weighRowsGo(s.a, s.ld, s.width, s.visible, s.scale, s.x, s.y)
+				roundRowsBF16(s.a, s.ld, s.width, len(s.visible))
+				s.clearRest(s.a)
+			},
+		},
+		{
+			"gradient, BF16",
+			func(s *scoreRows) {
+				ScoreGradientRowsBF16(s.a, s.b, s.ld, s.width, s.visible, s.scale, s.gradScale, s.x, s.y)
+				s.clearRest(s.a)
+				s.clearRest(s.b)
+			},
+			func(s *scoreRows) {
+				scoreGradientRowsGo(s.a, s.b, s.ld, s.width, s.visible, s.scale, s.gradScale, s.x, s.y)
+				roundRowsBF16(s.a, s.ld, s.width, len(s.visible))
+				roundRowsBF16(s.b, s.ld, s.width, len(s.visible))
+				s.clearRest(s.a)
+				s.clearRest(s.b)
 			},
 		},
 	} {
