@@ -65,21 +65,13 @@ func (t *tiles) wholeRows(r rows, i, n int) (src []uint16, ld int) {
 	return t.bf16, ld
 }
 
-// roundToBF16 is round for AMX.
-func (t *tiles) roundToBF16(s sheet, n, k int, left, transposed operand) {
+// packTransposed packs the transpose of n×k weights, or gradients, as a left operand.
+func (t *tiles) packTransposed(o operand, s sheet, n, k int) {
 	whole, width := pool.RoundUp(n, gemm.AMXRows), pool.RoundUp(k, gemm.AMXDepth)
-	if transposed.x != nil {
-		for i := n; i < whole; i++ {
-			clear(s.row(i, width)) // k of the transposed operand runs over these rows; stale NaN · 0 is NaN
-		}
+	for i := n; i < whole; i++ {
+		t.clearFirst(s, i, width) // k of the operand runs over these rows; stale NaN · 0 is NaN
 	}
-	fp8.EncodeBF16(t.bf16[:whole*s.ld], s.x[:whole*s.ld]) // includes the padding of rows, which Pack does not read
-	if left.x != nil {
-		t.amx.Pack(left.packed(), t.bf16, s.ld, whole, width, true, false)
-	}
-	if transposed.x != nil {
-		t.amx.Pack(transposed.packed(), t.bf16, s.ld, whole, width, false, false)
-	}
+	t.amx.Pack(o.packed(), asBF16(s.x), 2*s.ld, whole, width, false, false)
 }
 
 // bf16 takes n elements of BF16. A float32 of scratch holds two.
@@ -98,5 +90,8 @@ func (c *carver) packed(n, k int) operand {
 
 // packed returns o for gemm.
 func (o operand) packed() gemm.AMXTiles {
+	if o.stepK == 0 {
+		return gemm.AMXRowMajor(asBF16(o.x), 2*o.step)
+	}
 	return gemm.AMXTiles{Elems: asBF16(o.x), Panel: 32 * o.step}
 }

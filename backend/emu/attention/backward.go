@@ -66,8 +66,9 @@ func (a *backward) space(scratch []float32) (s gradSpace, used int) {
 	s.k = s.takeRight(&c, a.dim, keyBlock)
 	s.kt = s.takePairOperand(&c, s.takeRight(&c, keyBlock, a.dim), keyBlock, a.dim, true)
 	s.vt = s.takePairOperand(&c, s.takeRight(&c, keyBlock, a.dim), keyBlock, a.dim, true)
-	s.p, _, s.pt = s.takeResult(&c, rows, keyBlock, true)
-	s.ds, s.dsLeft, s.dst = s.takeResult(&c, rows, keyBlock, true)
+	s.p, _ = s.takeScores(&c, rows, keyBlock)
+	s.ds, s.dsLeft = s.takeScores(&c, rows, keyBlock)
+	s.pt, s.dst = s.takeTransposed(&c, s.p, rows, keyBlock), s.takeTransposed(&c, s.ds, rows, keyBlock)
 	s.dk, s.dv = c.sheet(s.mr, keyBlock, s.ld(a.dim)), c.sheet(s.mr, keyBlock, s.ld(a.dim))
 	s.lse2, s.delta = c.take(rows), c.take(rows)
 	s.dq = c.sheet(s.mr, a.span*a.perKV, s.ld(a.dim))
@@ -131,8 +132,6 @@ func (a *backward) pairTask(worker, pair int) {
 			a.loadQueries(&s, pair, i)
 			a.expectAfter(&s, pair, i, j, end)
 			a.probabilities(&s, pair, i, j)
-			s.round(s.p, a.rowsAt(i), a.keysAt(j), operand{}, s.pt)
-			s.round(s.ds, a.rowsAt(i), a.keysAt(j), s.dsLeft, s.dst)
 			a.addToKeys(&s, i, j)
 			a.addToQueries(&s, s.dq.at(i*a.perKV, 0), pair, i, j)
 		}
@@ -178,8 +177,6 @@ func (a *backward) keysTask(worker, task int) {
 	for i := j / a.block * a.block; i < end; i += a.block {
 		a.loadQueries(&s, pair, i)
 		a.probabilities(&s, pair, i, j)
-		s.round(s.p, a.rowsAt(i), a.keysAt(j), operand{}, s.pt)
-		s.round(s.ds, a.rowsAt(i), a.keysAt(j), operand{}, s.dst)
 		a.addToKeys(&s, i, j)
 	}
 	a.storeKeys(&s, worker, pair, j)
@@ -197,7 +194,6 @@ func (a *backward) queriesTask(worker, task int) {
 		for i := max(i0, j/a.block*a.block); i < last; i += a.block {
 			a.loadQueries(&s, pair, i)
 			a.probabilities(&s, pair, i, j)
-			s.round(s.ds, a.rowsAt(i), a.keysAt(j), s.dsLeft, operand{})
 			a.addToQueries(&s, s.dq.at((i-i0)*a.perKV, 0), pair, i, j)
 		}
 	}
@@ -254,14 +250,14 @@ func (a *backward) probabilities(s *gradSpace, pair, i, j int) {
 			s.multiplyPairs(p, height, width, a.dim, &s.q, r, &s.kt)
 			s.multiplyPairs(ds, height, width, a.dim, &s.do, r, &s.vt)
 		}
-		simd.ScoreGradientRows(p.x, ds.x, p.ld, s.zeroed(keys), visible, a.scale2, a.scale, s.lse2[r:], s.delta[r:])
+		s.gradients(p, ds, keys, visible, a.scale2, a.scale, s.lse2[r:], s.delta[r:])
 		if a.starts == nil {
 			continue
 		}
 		for n := range height {
 			hidden := min(visible[n], max(0, a.start(pair, i+(r+n)/a.perKV)-j))
-			clear(p.row(n, hidden))
-			clear(ds.row(n, hidden))
+			s.clearFirst(p, n, hidden)
+			s.clearFirst(ds, n, hidden)
 		}
 	}
 }
@@ -271,6 +267,10 @@ func (a *backward) probabilities(s *gradSpace, pair, i, j int) {
 // row is a multiple of 32.
 func (a *backward) addToKeys(s *gradSpace, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
+	if s.amx != nil {
+		s.packTransposed(s.pt, s.p, rows, keys)
+		s.packTransposed(s.dst, s.ds, rows, keys)
+	}
 	for c := 0; c < keys; c += s.mr {
 		height := min(s.mr, keys-c)
 		from, add := max(0, j+c-i)*a.perKV, i > j+c

@@ -141,7 +141,7 @@ func (h *heads) space(rows int, scratch []float32) (s space, used int) {
 	s.top, s.total = c.take(rows), c.take(rows)
 	s.kt = s.takePairOperand(&c, s.takeRight(&c, keyBlock, h.dim), keyBlock, h.dim, true)
 	s.v = s.takeRight(&c, h.dim, keyBlock)
-	s.s, s.weights, _ = s.takeResult(&c, s.mr, keyBlock, false)
+	s.s, s.weights = s.takeScores(&c, s.mr, keyBlock)
 	s.highest = c.take(s.mr)
 	return s, c.used
 }
@@ -221,8 +221,7 @@ func New(p *pool.Pool, unit Unit, o Operands) func() {
 				if h.starts != nil {
 					largest = finite(highest, top)
 				}
-				simd.WeighRows(s.s.x, s.s.ld, s.zeroed(width), visible, h.scale2, largest, total)
-				s.round(s.s, height, width, s.weights, operand{})
+				s.weigh(s.s, width, visible, h.scale2, largest, total)
 				s.matMul(s.o.at(r, 0), height, h.dim, width, &s.weights, 0, &s.v, 0, j0 > first)
 			}
 		}

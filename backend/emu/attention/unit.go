@@ -4,6 +4,7 @@ import (
 	"octet/backend/emu/gemm"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
+	"octet/backend/emu/simd"
 )
 
 // Unit multiplies the blocks of attention: a GEMM kernel with FP32 operands (fp32.go) or AMX with
@@ -45,7 +46,7 @@ func (u *Unit) ld(cols int) int { return pool.RoundUp(cols, u.nr) + pool.CacheLi
 // operand is an operand of matMul, in the layout of the unit; the zero value is none. Row i of
 // a left operand, or column i of a right one, begins i·step elements into x, and l along k
 // l·stepK further; step is 1 in right operands of FP32. In AMX's tiles both i and l are
-// multiples of 32.
+// multiples of 32. A left operand of AMX with a stepK of 0 has rows of BF16; its l is 0.
 type operand struct {
 	x           []float32
 	step, stepK int
@@ -81,7 +82,7 @@ type rows struct {
 type tiles struct {
 	Unit
 	fp32Scratch
-	bf16    []uint16 // AMX: a block
+	bf16    []uint16 // AMX: a block of rows
 	visible [maxTileRows]int
 	prefetcher
 }
@@ -91,7 +92,7 @@ type tiles struct {
 func newTiles(u Unit, dim, n int, c *carver) tiles {
 	t := tiles{Unit: u}
 	if u.amx != nil {
-		t.bf16 = c.bf16(pool.RoundUp(max(n, keyBlock), gemm.AMXRows) * u.ld(max(dim, keyBlock)))
+		t.bf16 = c.bf16(pool.RoundUp(max(n, keyBlock), gemm.AMXRows) * pool.RoundUp(dim, gemm.AMXRows))
 	} else {
 		t.fp32Scratch = newFP32Scratch(u.kernel, u.ld(dim), max(dim, n, keyBlock), c)
 	}
@@ -124,18 +125,22 @@ func (t *tiles) takeBoth(c *carver, n, k int) (left, right operand) {
 	return left, operand{left.x, 1, left.step}
 }
 
-// takeResult takes a matrix that matMul computes, and the left operands that round makes of it
-// and, withTranspose, of its transpose.
-func (t *tiles) takeResult(c *carver, n, k int, withTranspose bool) (s sheet, left, transposed operand) {
+// takeScores takes a matrix of scores, [n, k], and the left operand that weigh, or gradients,
+// makes of it.
+func (t *tiles) takeScores(c *carver, n, k int) (s sheet, left operand) {
 	s = c.sheet(t.mr, n, t.ld(k))
 	if t.amx == nil {
-		return s, operand{s.x, s.ld, 1}, operand{s.x, 1, s.ld}
+		return s, operand{s.x, s.ld, 1}
 	}
-	left = t.takeLeft(c, n, k)
-	if withTranspose {
-		transposed = t.takeLeft(c, k, n)
+	return s, operand{s.x, s.ld, 0}
+}
+
+// takeTransposed takes the left operand that transpose makes of the transpose of scores.
+func (t *tiles) takeTransposed(c *carver, s sheet, n, k int) operand {
+	if t.amx == nil {
+		return operand{s.x, 1, s.ld}
 	}
-	return s, left, transposed
+	return t.takeLeft(c, k, n)
 }
 
 // load loads rows of a matrix as operands: left with the rows of the matrix, right with its
@@ -148,10 +153,31 @@ func (t *tiles) load(r rows, left, right, transposed operand) {
 	}
 }
 
-// round rounds n×k elements of a matrix, from takeResult, to operands of the unit.
-func (t *tiles) round(s sheet, n, k int, left, transposed operand) {
+// weigh turns scores into weights, as an operand of the unit: simd.WeighRows.
+func (t *tiles) weigh(scores sheet, width int, visible []int, scale float32, largest, total []float32) {
 	if t.amx != nil {
-		t.roundToBF16(s, n, k, left, transposed)
+		simd.WeighRowsBF16(scores.x, scores.ld, t.zeroed(width), visible, scale, largest, total)
+	} else {
+		simd.WeighRows(scores.x, scores.ld, t.zeroed(width), visible, scale, largest, total)
+	}
+}
+
+// gradients turns scores into weights and the gradients of weights into those of scores, as
+// operands of the unit: simd.ScoreGradientRows.
+func (t *tiles) gradients(p, ds sheet, width int, visible []int, scale2, scale float32, lse2, delta []float32) {
+	if t.amx != nil {
+		simd.ScoreGradientRowsBF16(p.x, ds.x, p.ld, t.zeroed(width), visible, scale2, scale, lse2, delta)
+	} else {
+		simd.ScoreGradientRows(p.x, ds.x, p.ld, t.zeroed(width), visible, scale2, scale, lse2, delta)
+	}
+}
+
+// clearFirst sets the first n weights, or gradients, of row i to 0.
+func (t *tiles) clearFirst(s sheet, i, n int) {
+	if t.amx != nil {
+		clear(asBF16(s.row(i, n))[:n])
+	} else {
+		clear(s.row(i, n))
 	}
 }
 

@@ -88,11 +88,25 @@ type amxKernel struct {
 	finish func(acc []float32, t *tileOut)
 }
 
-// AMXTiles is a packed operand: panels of 16 rows or columns, Panel elements apart, of tiles
-// that follow one another along k.
+// AMXTiles is an operand: panels of 16 rows or columns, Panel elements apart. If LD is 0, it is
+// packed: the tiles of a panel follow one another along k. A left operand may also be row-major,
+// with LD elements from row to row.
 type AMXTiles struct {
 	Elems []uint16
 	Panel int
+	LD    int
+}
+
+// AMXRowMajor returns the row-major operand elems.
+func AMXRowMajor(elems []uint16, ld int) AMXTiles { return AMXTiles{elems, amxWidth * ld, ld} }
+
+// steps returns how many elements after one another a tile's rows begin, and the tiles of a
+// panel.
+func (t *AMXTiles) steps() (row, tile int) {
+	if t.LD > 0 {
+		return t.LD, amxDepth
+	}
+	return amxDepth, amxTile
 }
 
 // amxSums are blocks of accumulators: element (i, j) of block t is x[t·blockStep + i·ld + j].
@@ -208,11 +222,11 @@ func (x *amxGEMM) runTask(worker, task int) {
 			if i%amxBlockM == 0 {
 				x.pack(a, stage, x.a, !x.transA, false, i0+i, min(amxBlockM, rows-i), l, depth)
 			}
-			strip := AMXTiles{a[i%amxBlockM/amxWidth*panel:], panel}
+			strip := AMXTiles{Elems: a[i%amxBlockM/amxWidth*panel:], Panel: panel}
 			for j := 0; j < cols; j += amxSweep * amxOut {
 				width := min(amxSweep*amxOut, cols-j)
 				blocks := pool.CeilDiv(width, amxOut)
-				x.kernel.multiply(steps, blocks, strip, AMXTiles{b[j/amxWidth*panel:], panel}, amxSums{c, amxOut, amxAcc}, !first, plain)
+				x.kernel.multiply(steps, blocks, strip, AMXTiles{Elems: b[j/amxWidth*panel:], Panel: panel}, amxSums{c, amxOut, amxAcc}, !first, plain)
 				if last {
 					for r := 0; r < width; r += amxOut {
 						out.place(i0+i, j0+j+r, height, min(amxOut, width-r))

@@ -93,10 +93,10 @@ func TestAMXArithmetic(t *testing.T) {
 				}
 			}
 			copy(want, old)
-			amxMultiplyGo(1, 1, AMXTiles{a, amxTile}, AMXTiles{b, amxTile}, amxSums{want, amxOut, amxAcc}, round > 0, false)
+			amxMultiplyGo(1, 1, AMXTiles{Elems: a, Panel: amxTile}, AMXTiles{Elems: b, Panel: amxTile}, amxSums{want, amxOut, amxAcc}, round > 0, false)
 			for _, kernel := range amxKernels() {
 				copy(got, old)
-				kernel.multiply(1, 1, AMXTiles{a, amxTile}, AMXTiles{b, amxTile}, amxSums{got, amxOut, amxAcc}, round > 0, false)
+				kernel.multiply(1, 1, AMXTiles{Elems: a, Panel: amxTile}, AMXTiles{Elems: b, Panel: amxTile}, amxSums{got, amxOut, amxAcc}, round > 0, false)
 				for i := range want {
 					if !same(fp8.F32, math.Float32bits(want[i]), math.Float32bits(got[i])) {
 						require.Failf(t, "wrong bits", "%s: %s: %x, want %x, from %x", kernel.name, kind.name, got[i], want[i], old[i])

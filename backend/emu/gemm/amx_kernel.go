@@ -37,6 +37,7 @@ func amxPackGo(dst []uint16, step int, src memory.Matrix, along, right bool, cou
 
 func amxMultiplyGo(steps, blocks int, a, b AMXTiles, c amxSums, load, plain bool) {
 	var x, y [amxTile]float32
+	row, tile := a.steps()
 	for p := range 2 {
 		for q := range 2 * blocks {
 			corner := c.x[q/2*c.blockStep+p*amxWidth*c.ld+q%2*amxWidth:]
@@ -46,7 +47,9 @@ func amxMultiplyGo(steps, blocks int, a, b AMXTiles, c amxSums, load, plain bool
 				}
 			}
 			for s := range steps {
-				fp8.DecodeBF16(x[:], a.Elems[p*a.Panel+s*amxTile:][:amxTile])
+				for i := range amxWidth {
+					fp8.DecodeBF16(x[i*amxDepth:][:amxDepth], a.Elems[p*a.Panel+i*row+s*tile:][:amxDepth])
+				}
 				fp8.DecodeBF16(y[:], b.Elems[q*b.Panel+s*amxTile:][:amxTile])
 				if plain {
 					amxRunPlain(corner, c.ld, &x, &y)

@@ -57,7 +57,8 @@ var AMXAvailable = sync.OnceValue(func() error {
 var amxUnitKernel = amxKernel{
 	name: "amx",
 	multiply: func(steps, blocks int, a, b AMXTiles, c amxSums, load, _ bool) {
-		multiplyAMX(steps, blocks, &a.Elems[0], a.Panel, &b.Elems[0], b.Panel, &c.x[0], c.ld, c.blockStep, load)
+		row, tile := a.steps()
+		multiplyAMX(steps, blocks, &a.Elems[0], a.Panel, row, tile, &b.Elems[0], b.Panel, &c.x[0], c.ld, c.blockStep, load)
 	},
 	pack: func(dst []uint16, step int, src memory.Matrix, along, right bool, count int) {
 		switch {
@@ -91,7 +92,7 @@ var amxUnitKernel = amxKernel{
 }
 
 //go:noescape
-func multiplyAMX(steps, blocks int, a *uint16, panelA int, b *uint16, panelB int, c *float32, ld, next int, load bool)
+func multiplyAMX(steps, blocks int, a *uint16, panelA, rowA, tileA int, b *uint16, panelB int, c *float32, ld, next int, load bool)
 
 //go:noescape
 func packWide8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)

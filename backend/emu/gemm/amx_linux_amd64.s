@@ -28,9 +28,10 @@
 #define TILESTORED_C_T2  BYTE $0xc4; BYTE $0xc2; BYTE $0x7a; BYTE $0x4b; BYTE $0x14; BYTE $0x1e              // tilestored [r14+rbx], tmm2
 #define TILESTORED_C_T3  BYTE $0xc4; BYTE $0xc2; BYTE $0x7a; BYTE $0x4b; BYTE $0x5c; BYTE $0x1e; BYTE $0x40  // tilestored [r14+rbx+64], tmm3
 
-// Tiles of packed operands have rows of 64 bytes, in CX.
-#define TILELOADD_R8_T4  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x08 // tileloadd tmm4, [r8+rcx]
-#define TILELOADD_R9_T5  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x2c; BYTE $0x09 // tileloadd tmm5, [r9+rcx]
+// Rows of the left operand's tiles are SI bytes apart, those of the right one's, packed, 64,
+// in CX.
+#define TILELOADD_A_T4   BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x30 // tileloadd tmm4, [r8+rsi]
+#define TILELOADD_A_T5   BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x2c; BYTE $0x31 // tileloadd tmm5, [r9+rsi]
 #define TILELOADD_R10_T6 BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x0a // tileloadd tmm6, [r10+rcx]
 #define TILELOADD_R11_T7 BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x3c; BYTE $0x0b // tileloadd tmm7, [r11+rcx]
 
@@ -39,7 +40,8 @@
 #define TDPBF16PS_T2     BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xd5 // tdpbf16ps tmm2, tmm5, tmm6
 #define TDPBF16PS_T3     BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xdd // tdpbf16ps tmm3, tmm5, tmm7
 
-// The left operand has rows of CX bytes, a panel of the right one rows of 128, in BX.
+// In multiplyIntegersAMX the left operand has rows of CX bytes, a panel of the right one rows of 128, in BX.
+#define TILELOADD_R8_T4  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x08             // tileloadd tmm4, [r8+rcx]
 #define TILELOADD_R8_T5  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x2c; BYTE $0x08             // tileloadd tmm5, [r8+rcx]
 #define TILELOADD_LO_T6  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x1a             // tileloadd tmm6, [r10+rbx]
 #define TILELOADD_HI_T7  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x7c; BYTE $0x1a; BYTE $0x40 // tileloadd tmm7, [r10+rbx+64]
@@ -62,15 +64,16 @@ DATA amxConfig<>+48(SB)/8, $0x1010101010101010
 DATA amxConfig<>+56(SB)/8, $0
 GLOBL amxConfig<>(SB), RODATA|NOPTR, $64
 
-// func multiplyAMX(steps, blocks int, a *uint16, panelA int, b *uint16, panelB int, c *float32, ld, next int, load bool)
-TEXT ·multiplyAMX(SB), NOSPLIT, $0-73
+// func multiplyAMX(steps, blocks int, a *uint16, panelA, rowA, tileA int, b *uint16, panelB int, c *float32, ld, next int, load bool)
+TEXT ·multiplyAMX(SB), NOSPLIT, $0-89
 	MOVQ steps+0(FP), R12
 	MOVQ blocks+8(FP), R13
-	MOVQ a+16(FP), SI
-	MOVQ panelA+24(FP), DX
-	MOVQ b+32(FP), R10
-	MOVQ c+48(FP), DI
-	MOVQ ld+56(FP), BX
+	MOVQ rowA+32(FP), SI
+	MOVQ tileA+40(FP), DX
+	MOVQ b+48(FP), R10
+	MOVQ c+64(FP), DI
+	MOVQ ld+72(FP), BX
+	SHLQ $1, SI
 	SHLQ $1, DX
 	SHLQ $2, BX
 	MOVQ $64, CX
@@ -78,14 +81,15 @@ TEXT ·multiplyAMX(SB), NOSPLIT, $0-73
 	LDTILECFG_AX
 
 next:
-	MOVQ SI, R8
-	LEAQ (SI)(DX*1), R9
-	MOVQ panelB+40(FP), AX
+	MOVQ a+16(FP), R8
+	MOVQ panelA+24(FP), AX
+	LEAQ (R8)(AX*2), R9
+	MOVQ panelB+56(FP), AX
 	LEAQ (R10)(AX*2), R11
 	MOVQ BX, R14
 	SHLQ $4, R14
 	ADDQ DI, R14
-	CMPB load+72(FP), $0
+	CMPB load+88(FP), $0
 	JEQ  zero
 	TILELOADD_C_T0
 	TILELOADD_C_T1
@@ -104,17 +108,18 @@ start:
 	TESTQ AX, AX
 	JZ    store
 
+
 step:
-	TILELOADD_R8_T4
+	TILELOADD_A_T4
 	TILELOADD_R10_T6
 	TDPBF16PS_T0
 	TILELOADD_R11_T7
 	TDPBF16PS_T1
-	TILELOADD_R9_T5
+	TILELOADD_A_T5
 	TDPBF16PS_T2
 	TDPBF16PS_T3
-	ADDQ $1024, R8
-	ADDQ $1024, R9
+	ADDQ DX, R8
+	ADDQ DX, R9
 	ADDQ $1024, R10
 	ADDQ $1024, R11
 	DECQ AX
@@ -125,12 +130,12 @@ store:
 	TILESTORED_C_T1
 	TILESTORED_C_T2
 	TILESTORED_C_T3
-	MOVQ next+64(FP), AX
+	MOVQ next+80(FP), AX
 	LEAQ (DI)(AX*4), DI
 	MOVQ R12, AX
 	SHLQ $10, AX
 	SUBQ AX, R11                     // the second panel's beginning
-	MOVQ panelB+40(FP), AX
+	MOVQ panelB+56(FP), AX
 	LEAQ (R11)(AX*2), R10
 	DECQ R13
 	JNZ  next

@@ -2,8 +2,8 @@
 
 #include "textflag.h"
 
-// TIMES multiplies the pairs at DI by z and moves on to the next row of the tile. Z4 is
-// the mask of upper halves.
+// TIMES multiplies the pairs at DI by z and moves on to the next row of the tile. Z4 is the
+// mask of upper halves, by which VPTERNLOGD takes these from Z0.
 #define TIMES(z) \
 	VMOVDQU32  (DI), Z0 \
 	VPSLLD     $16, Z0, Z1 \
@@ -11,7 +11,7 @@
 	VMULPS     z, Z0, Z0 \
 	VMULPS     z, Z1, Z1 \
 	VPSRLD     $16, Z1, Z1 \
-	VPTERNLOGD $0xec, Z4, Z1, Z0 \ // lower | upper & mask
+	VPTERNLOGD $0xec, Z4, Z1, Z0 \
 	VMOVDQU32  Z0, (DI) \
 	ADDQ       $64, DI
 

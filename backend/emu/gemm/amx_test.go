@@ -188,8 +188,8 @@ func TestAMXPlain(t *testing.T) {
 	}
 	x, y := make([]float32, 2*amxAcc), make([]float32, 2*amxAcc)
 	const panel = 2 * amxTile
-	amxMultiplyGo(2, 2, AMXTiles{a, panel}, AMXTiles{b, panel}, amxSums{x, amxOut, amxAcc}, false, false)
-	amxMultiplyGo(2, 2, AMXTiles{a, panel}, AMXTiles{b, panel}, amxSums{y, amxOut, amxAcc}, false, true)
+	amxMultiplyGo(2, 2, AMXTiles{Elems: a, Panel: panel}, AMXTiles{Elems: b, Panel: panel}, amxSums{x, amxOut, amxAcc}, false, false)
+	amxMultiplyGo(2, 2, AMXTiles{Elems: a, Panel: panel}, AMXTiles{Elems: b, Panel: panel}, amxSums{y, amxOut, amxAcc}, false, true)
 	for i := range x {
 		require.True(t, same(fp8.F32, math.Float32bits(x[i]), math.Float32bits(y[i])), "%x and %x", x[i], y[i])
 	}

@@ -40,7 +40,7 @@ func NewAMXPeak() Peak {
 		Words: 2*operand + amxAcc, FLOPs: 2 * amxAcc * amxPeakSteps * amxDepth,
 		Run: func(x []float32) {
 			const panel = amxPeakSteps * amxTile
-			a, b := AMXTiles{view[uint16](x[:operand]), panel}, AMXTiles{view[uint16](x[operand : 2*operand]), panel}
+			a, b := AMXTiles{Elems: view[uint16](x[:operand]), Panel: panel}, AMXTiles{Elems: view[uint16](x[operand : 2*operand]), Panel: panel}
 			k.multiply(amxPeakSteps, 1, a, b, amxSums{x[2*operand:], amxOut, amxAcc}, false, true)
 		},
 	}

@@ -253,13 +253,14 @@ TEXT ·scoreGradientRowsAVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(R8*1), AX \
 	SHRQ $1, AX
 
-// ROUND_BF16 rounds x to nearest even, in t: it adds 0x7fff plus the lowest kept bit.
+// ROUND_BF16 rounds x to nearest even, in t: it adds 0x7fff plus the lowest kept bit, except to
+// NaN.
 #define ROUND_BF16(x, t) \
 	VPSRLD $16, x, t \
 	VPANDD Z20, t, t \
 	VPADDD Z21, t, t \
 	VPADDD x, t, t \
-	VCMPPS $3, x, x, K1 \ // NaN stays NaN
+	VCMPPS $3, x, x, K1 \
 	VMOVDQA32 x, K1, t \
 	VPSRLD $16, t, t
 
