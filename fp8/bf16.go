@@ -16,6 +16,20 @@ func EncodeBF16(dst []uint16, src []float32) {
 	encodeBF16Go(dst[n:], src[n:])
 }
 
+// EncodeBF16Rows is EncodeBF16 for rows of n elements, whose beginnings are step elements apart
+// in dst, and ld in src.
+//
+// EncodeBF16Rows panics if dst or src is shorter than the rows.
+func EncodeBF16Rows(dst []uint16, step int, src []float32, ld, rows, n int) {
+	for r := range rows {
+		to, from := dst[r*step:][:n], src[r*ld:][:n]
+		whole := encodeBF16Vectors(to, from)
+		if whole < n {
+			encodeBF16Go(to[whole:], from[whole:])
+		}
+	}
+}
+
 // EncodeBF16Stochastic is EncodeBF16 with stochastic rounding. It rounds
 // element i with Random(key, index+i), where index is the position of src[0]
 // in its whole tensor.

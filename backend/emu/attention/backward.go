@@ -115,9 +115,10 @@ func (a *backward) delta() func() {
 	return a.pool.Rows(a.DOut.Rows, cols, func(worker, r int) {
 		scratch := a.pool.Scratch[worker]
 		x, y := a.DOut.Row(scratch[:cols], r), a.O.Row(scratch[cols:2*cols], r)
-		for head := range cols / a.dim {
-			at := (r/a.queries*(a.kv*a.perKV)+head)*a.queries + r%a.queries
-			a.Delta[at] = simd.Dot(x[head*a.dim:][:a.dim], y[head*a.dim:][:a.dim])
+		at := r/a.queries*a.kv*a.perKV*a.queries + r%a.queries // in Delta, of the first head
+		for col := 0; col < cols; col += a.dim {
+			a.Delta[at] = simd.Dot(x[col:][:a.dim], y[col:][:a.dim])
+			at += a.queries
 		}
 	})
 }
@@ -137,7 +138,7 @@ func (a *backward) pairTask(worker, pair int) {
 		}
 		a.storeKeys(&s, worker, pair, j)
 	}
-	a.storeQueries(&s, worker, pair, 0, a.queries)
+	a.storeQueries(a.DQ, worker, pair, 0, a.queries, s.dq)
 }
 
 // expectAfter sets which rows to prefetch: those that pairTask will read and store from
@@ -197,7 +198,7 @@ func (a *backward) queriesTask(worker, task int) {
 			a.addToQueries(&s, s.dq.at((i-i0)*a.perKV, 0), pair, i, j)
 		}
 	}
-	a.storeQueries(&s, worker, pair, i0, end-i0)
+	a.storeQueries(a.DQ, worker, pair, i0, end-i0, s.dq)
 }
 
 // lastQuery returns the end of the queries that see a key of the block that begins at j: the
@@ -295,15 +296,7 @@ func (a *backward) addToQueries(s *gradSpace, dq sheet, pair, i, j int) {
 }
 
 func (a *backward) storeKeys(s *gradSpace, worker, pair, j int) {
-	for r := range a.keysAt(j) {
-		row, col := a.row(pair, a.keys, j+r), pair%a.kv*a.dim
-		a.DK.Store(worker, row, col, s.dk.row(r, a.dim))
-		a.DV.Store(worker, row, col, s.dv.row(r, a.dim))
-	}
-}
-
-func (a *backward) storeQueries(s *gradSpace, worker, pair, i, n int) {
-	for r := range n * a.perKV {
-		a.DQ.Store(worker, a.row(pair, a.queries, i+r/a.perKV), a.column(pair, r), s.dq.row(r, a.dim))
-	}
+	row, col, n := a.row(pair, a.keys, j), pair%a.kv*a.dim, a.keysAt(j)
+	a.DK.StoreRows(worker, row, col, s.dk.x, s.dk.ld, n, a.dim)
+	a.DV.StoreRows(worker, row, col, s.dv.x, s.dv.ld, n, a.dim)
 }

@@ -225,11 +225,14 @@ func New(p *pool.Pool, unit Unit, o Operands) func() {
 				s.matMul(s.o.at(r, 0), height, h.dim, width, &s.weights, 0, &s.v, 0, j0 > first)
 			}
 		}
-		for r := range rows {
-			out := s.o.row(r, h.dim)
-			simd.Scale(out, 1/s.total[r])
-			o.Out.Store(worker, h.row(pair, h.queries, i0+r/h.perKV), h.column(pair, r), out)
+		for r := 0; r < rows; r += s.mr {
+			inverse := s.highest[:min(s.mr, rows-r)]
+			for i := range inverse {
+				inverse[i] = 1 / s.total[r+i]
+			}
+			simd.ScaleRows(s.o.x[r*s.o.ld:], s.o.ld, h.dim, inverse)
 		}
+		h.storeQueries(o.Out, worker, pair, i0, n, s.o)
 		if o.LSE == nil {
 			return
 		}
@@ -247,15 +250,22 @@ func New(p *pool.Pool, unit Unit, o Operands) func() {
 // the position of the rows' first query less that of the first key. Later rows see at
 // least as many keys; visible returns the count of the last row.
 func (h *heads) visible(visible []int, ahead, r, keys int) (width int) {
-	query, head := r/h.perKV, r%h.perKV
+	seen, head := ahead+r/h.perKV+1, r%h.perKV
 	for i := range visible {
-		width = max(0, min(ahead+query+1, keys))
+		width = max(0, min(seen, keys))
 		visible[i] = width
 		if head++; head == h.perKV {
-			query, head = query+1, 0
+			seen, head = seen+1, 0
 		}
 	}
 	return width
+}
+
+// storeQueries stores the rows of n queries of a pair from i on.
+func (h *heads) storeQueries(out *cast.Output, worker, pair, i, n int, x sheet) {
+	for g := range h.perKV {
+		out.StoreRows(worker, h.row(pair, h.queries, i), h.column(pair, g), x.x[g*x.ld:], h.perKV*x.ld, n, h.dim)
+	}
 }
 
 // start returns the first key that a query of a pair sees.

@@ -16,6 +16,7 @@ import (
 type Output struct {
 	direct   []memory.Matrix // the copies that Store writes at once
 	casts    []bound
+	plain    int // the last casts, which StoreRows encodes many rows at a time
 	maxima   Maxima
 	wantAmax bool
 }
@@ -30,18 +31,20 @@ type bound struct {
 
 // NewOutput binds the casts of one result, without block scales. Transposed casts come
 // first, so that the row-major cast copies its codes from their strips: the other way
-// round, the codes to copy may have been streamed past the caches.
+// round, the codes to copy may have been streamed past the caches. Row-major casts to BF16 come
+// last, for StoreRows.
 func NewOutput(p *pool.Pool, casts []Cast) *Output {
 	casts = slices.Clone(casts)
-	slices.SortStableFunc(casts, func(c, d Cast) int {
+	order := func(c Cast) int {
 		switch {
-		case c.Transpose == d.Transpose:
-			return 0
 		case c.Transpose:
-			return -1
+			return 0
+		case c.Out.DType == fp8.BF16:
+			return 2
 		}
 		return 1
-	})
+	}
+	slices.SortStableFunc(casts, func(c, d Cast) int { return order(c) - order(d) })
 	o := &Output{casts: make([]bound, 0, len(casts)), maxima: make(Maxima, p.Size())}
 	for i, c := range casts {
 		b := bound{Cast: c, encoder: Encoder{DType: c.Out.DType, Precision: c.Precision, Rounding: c.Rounding, Overflow: c.Overflow}}
@@ -59,6 +62,9 @@ func NewOutput(p *pool.Pool, casts []Cast) *Output {
 		}
 		o.casts = append(o.casts, b)
 		o.wantAmax = o.wantAmax || c.Amax != nil
+	}
+	for n := len(o.casts); o.plain < n && o.casts[n-1-o.plain].isPlain(); {
+		o.plain++
 	}
 	return o
 }
@@ -117,11 +123,30 @@ func (o *Output) end() {
 	}
 }
 
+// StoreRows is Store for some rows of n elements, ld apart in x.
+func (o *Output) StoreRows(worker, row, col int, x []float32, ld, rows, n int) {
+	others := len(o.casts) - o.plain
+	for i := range o.plain {
+		to := &o.casts[others+i].Out
+		fp8.EncodeBF16Rows(to.U16[row*to.LD+col:], to.LD, x, ld, rows, n)
+	}
+	if others > 0 || o.wantAmax {
+		for r := range rows {
+			o.store(worker, row+r, col, x[r*ld:][:n], others)
+		}
+	}
+}
+
 // Store writes x to the result from element (row, col) on. A transposed cast may
 // collect x in the worker's strip until the rows below are there.
 func (o *Output) Store(worker, row, col int, x []float32) {
+	o.store(worker, row, col, x, len(o.casts))
+}
+
+// store is Store through the first casts.
+func (o *Output) store(worker, row, col int, x []float32, casts int) {
 	amax, known := float32(0), false
-	for i := range o.casts {
+	for i := range casts {
 		c := &o.casts[i]
 		to, at := c.place(worker, row, col, len(x))
 		switch {
@@ -145,6 +170,11 @@ func (o *Output) Store(worker, row, col int, x []float32) {
 		}
 		o.maxima.Include(worker, amax)
 	}
+}
+
+// isPlain reports whether c rounds to nearest BF16, and no more.
+func (c *bound) isPlain() bool {
+	return c.Out.DType == fp8.BF16 && c.Precision == fp8.Invalid && c.Rounding == fp8.Nearest && c.strips == nil && c.copyOf == nil
 }
 
 // requantizes reports whether requantize can store the result: whether all casts write one

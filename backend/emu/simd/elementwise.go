@@ -71,6 +71,20 @@ func Scale(x []float32, scale float32) {
 	scaleGo(x[n:], scale)
 }
 
+// ScaleRows multiplies rows of n elements, ld apart, by a scale each.
+func ScaleRows(x []float32, ld, n int, scales []float32) {
+	whole := wholeVectors(n)
+	for r, scale := range scales {
+		row := x[r*ld:][:n]
+		if haveVectors && whole > 0 {
+			scaleVectors(&row[0], whole, scale)
+		}
+		if whole < n {
+			scaleGo(row[whole:], scale)
+		}
+	}
+}
+
 //go:noescape
 func scaleVectors(x *float32, n int, scale float32)
 

@@ -20,7 +20,7 @@
 // END_LANES stores the lanes and sets X0 to their sum.
 #define END_LANES \
 	THIRTYTWO(STORE_LANES) \
-	HALVE_LANES \
+	HALVE_LANES(VADDPS) \
 	FOLD(VADDPS, VADDSS) \
 	VZEROUPPER
 

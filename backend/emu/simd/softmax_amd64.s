@@ -58,17 +58,26 @@ row: \
 	BEGIN_ROW \
 	VMOVAPS V11, V12 \
 	VMOVAPS V11, V13 \
+	VMOVAPS V11, V14 \
+	VMOVAPS V11, V15 \
 	JMP next \
 loop: \
+	THIRTYTWO(VISIBLE_MAX) \
+	ADDQ $128, SI \
+next: \
+	LEAQ 128(SI), AX \
+	CMPQ AX, DI \
+	JLS loop \
+	CMPQ SI, DI \
+	JCC hidden \
 	SIXTEEN(VISIBLE_MAX) \
 	ADDQ $64, SI \
-next: \
-	CMPQ SI, DI \
-	JB loop \
+hidden: \
 	TESTQ CX, CX \
 	JZ fold \
 	SIXTEEN(HIDDEN_MAX) \
 fold: \
+	HALVE_LANES(VMAXPS) \
 	FOLD(VMAXPS, VMAXSS) \
 	VMOVSS X0, (R12) \
 	ADDQ $4, R12 \

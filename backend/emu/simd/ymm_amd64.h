@@ -57,9 +57,9 @@
 	do(32, V13) \
 	do(64, V14) \
 	do(96, V15)
-#define HALVE_LANES \
-	VADDPS V14, V12, V12 \
-	VADDPS V15, V13, V13
+#define HALVE_LANES(do) \
+	do V14, V12, V12 \
+	do V15, V13, V13
 #define FOLD_HALVES(do) \
 	do Y13, Y12, Y0
 

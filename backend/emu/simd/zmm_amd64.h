@@ -43,14 +43,14 @@ loop: \
 #define WIDTH 64
 
 // SIXTEEN applies do to each vector of sixteen elements and its lanes, THIRTYTWO to those
-// of 32. HALVE_LANES adds the upper 16 of 32 lanes to the lower.
+// of 32. HALVE_LANES reduces 32 lanes to 16 by do.
 #define SIXTEEN(do) \
 	do(0, V12)
 #define THIRTYTWO(do) \
 	do(0, V12) \
 	do(64, V13)
-#define HALVE_LANES \
-	VADDPS V13, V12, V12
+#define HALVE_LANES(do) \
+	do V13, V12, V12
 #define FOLD_HALVES(do) \
 	VEXTRACTF64X4 $1, Z12, Y0 \
 	do Y0, Y12, Y0
