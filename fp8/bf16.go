@@ -12,7 +12,7 @@ import (
 // EncodeBF16 panics if dst is shorter than src.
 func EncodeBF16(dst []uint16, src []float32) {
 	dst = dst[:len(src)]
-	n := encodeBF16Vectors(dst, src)
+	n := encodeBF16Vectors(dst, 0, src, 0, 1, len(src))
 	encodeBF16Go(dst[n:], src[n:])
 }
 
@@ -21,12 +21,16 @@ func EncodeBF16(dst []uint16, src []float32) {
 //
 // EncodeBF16Rows panics if dst or src is shorter than the rows.
 func EncodeBF16Rows(dst []uint16, step int, src []float32, ld, rows, n int) {
+	if rows == 0 || n == 0 {
+		return
+	}
+	_, _ = dst[(rows-1)*step+n-1], src[(rows-1)*ld+n-1]
+	whole := encodeBF16Vectors(dst, step, src, ld, rows, n)
+	if whole == n {
+		return
+	}
 	for r := range rows {
-		to, from := dst[r*step:][:n], src[r*ld:][:n]
-		whole := encodeBF16Vectors(to, from)
-		if whole < n {
-			encodeBF16Go(to[whole:], from[whole:])
-		}
+		encodeBF16Go(dst[r*step:][whole:n], src[r*ld:][whole:n])
 	}
 }
 

@@ -258,14 +258,14 @@ func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key
 	return rejectNaN(n, quantize16StochasticAVX2(&dst[0], &src[0], n, c, scale, first, key32))
 }
 
-func encodeBF16Vectors(dst []uint16, src []float32) int {
-	n := vectorLen(len(src))
+func encodeBF16Vectors(dst []uint16, step int, src []float32, ld, lines, n int) int {
+	n = vectorLen(n)
 	switch {
 	case n == 0:
 	case haveAVX512:
-		encodeBF16AVX512(&dst[0], &src[0], n, &rows[BF16].vectors.nearest)
+		encodeBF16AVX512(&dst[0], step, &src[0], ld, lines, n, &rows[BF16].vectors.nearest)
 	default:
-		encodeBF16AVX2(&dst[0], &src[0], n, &rows[BF16].vectors.nearest)
+		encodeBF16AVX2(&dst[0], step, &src[0], ld, lines, n, &rows[BF16].vectors.nearest)
 	}
 	return n
 }
@@ -357,7 +357,7 @@ func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale fl
 func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
-func encodeBF16AVX512(dst *uint16, src *float32, n int, c *castVectors)
+func encodeBF16AVX512(dst *uint16, step int, src *float32, ld, lines, n int, c *castVectors)
 
 //go:noescape
 func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *stochasticVectors, first, key uint32)
@@ -402,7 +402,7 @@ func quantize16AVX2(dst *uint16, src *float32, n int, c *castVectors, scale floa
 func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
-func encodeBF16AVX2(dst *uint16, src *float32, n int, c *castVectors)
+func encodeBF16AVX2(dst *uint16, step int, src *float32, ld, lines, n int, c *castVectors)
 
 //go:noescape
 func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *stochasticVectors, first, key uint32)

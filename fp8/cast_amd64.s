@@ -301,9 +301,22 @@ loop: \
 // Rounding to nearest even adds 0x7fff plus the lowest kept bit. NAN is 0x7fff too, so
 // it serves as that constant.
 #define ENCODE_BF16 \
-	BEGIN \
+	MOVQ dst+0(FP), R9 \
+	MOVQ step+8(FP), R10 \
+	MOVQ src+16(FP), R11 \
+	MOVQ ld+24(FP), R12 \
+	MOVQ lines+32(FP), R13 \
+	MOVQ c+48(FP), R8 \
+	SHLQ $1, R10 \
+	SHLQ $2, R12 \
 	NEAREST_CONSTANTS \
 	TOP_WORDS \
+line: \
+	MOVQ R9, DI \
+	MOVQ R11, SI \
+	MOVQ n+40(FP), CX \
+	ADDQ R10, R9 \
+	ADDQ R12, R11 \
 loop: \
 	PREFETCHT0 1024(DI) \
 	LOAD \
@@ -316,6 +329,8 @@ loop: \
 	STEP_ON(4, 2) \
 	SUBQ   $WIDTH, CX \
 	JNZ    loop \
+	DECQ   R13 \
+	JNZ    line \
 	VZEROUPPER \
 	RET
 
@@ -392,8 +407,8 @@ TEXT ·quantize16AVX512(SB), NOSPLIT, $0-44
 TEXT ·quantize16StochasticAVX512(SB), NOSPLIT, $0-52
 	QUANTIZE16_STOCHASTIC
 
-// func encodeBF16AVX512(dst *uint16, src *float32, n int, c *castVectors)
-TEXT ·encodeBF16AVX512(SB), NOSPLIT, $0-32
+// func encodeBF16AVX512(dst *uint16, step int, src *float32, ld, lines, n int, c *castVectors)
+TEXT ·encodeBF16AVX512(SB), NOSPLIT, $0-56
 	ENCODE_BF16
 
 // func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *stochasticVectors, first, key uint32)
@@ -438,8 +453,8 @@ TEXT ·quantize16AVX2(SB), NOSPLIT, $0-44
 TEXT ·quantize16StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE16_STOCHASTIC
 
-// func encodeBF16AVX2(dst *uint16, src *float32, n int, c *castVectors)
-TEXT ·encodeBF16AVX2(SB), NOSPLIT, $0-32
+// func encodeBF16AVX2(dst *uint16, step int, src *float32, ld, lines, n int, c *castVectors)
+TEXT ·encodeBF16AVX2(SB), NOSPLIT, $0-56
 	ENCODE_BF16
 
 // func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *stochasticVectors, first, key uint32)

@@ -110,10 +110,11 @@ func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key
 	return n, quantize16StochasticNEON(&dst[0], &src[0], n, &r, scale)
 }
 
-func encodeBF16Vectors(dst []uint16, src []float32) int {
-	n := vectorLen(len(src))
-	if n > 0 {
-		encodeBF16NEON(&dst[0], &src[0], n)
+func encodeBF16Vectors(dst []uint16, step int, src []float32, ld, lines, n int) int {
+	if n = vectorLen(n); n > 0 {
+		for i := range lines {
+			encodeBF16NEON(&dst[i*step], &src[i*ld], n)
+		}
 	}
 	return n
 }

@@ -33,7 +33,7 @@ func quantize16StochasticVectors([]uint16, []float32, float32, uint64, uint64) (
 	return 0, 0
 }
 
-func encodeBF16Vectors([]uint16, []float32) int { return 0 }
+func encodeBF16Vectors([]uint16, int, []float32, int, int, int) int { return 0 }
 
 func encodeBF16StochasticVectors([]uint16, []float32, uint64, uint64) int { return 0 }
 

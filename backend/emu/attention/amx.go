@@ -6,7 +6,6 @@ import (
 	"octet/backend/emu/gemm"
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
-	"octet/fp8"
 )
 
 // This file has the operands of the AMX unit.
@@ -22,7 +21,7 @@ import (
 // AMXMultiplies reports whether the unit AMX takes operands of attention: BF16, without a scale.
 func AMXMultiplies(list ...*memory.Matrix) bool {
 	for _, m := range list {
-		if m.DType != fp8.BF16 || m.Scale != nil {
+		if !isBF16(m) {
 			return false
 		}
 	}

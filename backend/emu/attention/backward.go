@@ -111,11 +111,20 @@ func NewGrad(p *pool.Pool, unit Unit, o GradOperands, split bool) func() {
 // delta returns a function that computes δ in the layout of LSE.
 func (a *backward) delta() func() {
 	cols := a.DOut.Cols
+	first := func(r int) int { return r/a.queries*a.kv*a.perKV*a.queries + r%a.queries } // in Delta, of the first head
+	if isBF16(&a.DOut) && isBF16(&a.O) {
+		return a.pool.Rows(a.DOut.Rows, cols, func(_, r int) {
+			x, y, at := a.DOut.U16[r*a.DOut.LD:], a.O.U16[r*a.O.LD:], first(r)
+			for col := 0; col < cols; col += a.dim {
+				a.Delta[at] = simd.DotBF16(x[col:][:a.dim], y[col:][:a.dim])
+				at += a.queries
+			}
+		})
+	}
 	a.pool.Reserve(2 * cols)
 	return a.pool.Rows(a.DOut.Rows, cols, func(worker, r int) {
-		scratch := a.pool.Scratch[worker]
+		scratch, at := a.pool.Scratch[worker], first(r)
 		x, y := a.DOut.Row(scratch[:cols], r), a.O.Row(scratch[cols:2*cols], r)
-		at := r/a.queries*a.kv*a.perKV*a.queries + r%a.queries // in Delta, of the first head
 		for col := 0; col < cols; col += a.dim {
 			a.Delta[at] = simd.Dot(x[col:][:a.dim], y[col:][:a.dim])
 			at += a.queries

@@ -199,14 +199,14 @@ func New(p *pool.Pool, unit Unit, o Operands) func() {
 					continue
 				}
 				s.prefetchNext()
-				highest, top, total := s.highest[:height], s.top[r:r+height], s.total[r:r+height]
+				highest, top, total := s.highest[:height], s.top[r:][:height], s.total[r:][:height]
 				s.multiplyPairs(s.s, height, width, h.dim, &s.q, r, &s.kt)
 				if h.starts != nil {
 					h.hideScores(s.s, pair, i0, r, j0, visible)
 				}
 				simd.MaxRows(highest, s.s.x, s.s.ld, visible)
-				for i := range top {
-					high := highest[i] * h.scale2
+				for i, high := range highest {
+					high *= h.scale2
 					switch old := top[i]; {
 					case j0 == first:
 						top[i], total[i] = high, 0
@@ -250,11 +250,12 @@ func New(p *pool.Pool, unit Unit, o Operands) func() {
 // the position of the rows' first query less that of the first key. Later rows see at
 // least as many keys; visible returns the count of the last row.
 func (h *heads) visible(visible []int, ahead, r, keys int) (width int) {
-	seen, head := ahead+r/h.perKV+1, r%h.perKV
+	perKV := h.perKV
+	seen, head := ahead+r/perKV+1, r%perKV
 	for i := range visible {
 		width = max(0, min(seen, keys))
 		visible[i] = width
-		if head++; head == h.perKV {
+		if head++; head == perKV {
 			seen, head = seen+1, 0
 		}
 	}

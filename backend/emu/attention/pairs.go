@@ -5,7 +5,6 @@ import (
 
 	"octet/backend/emu/gemm"
 	"octet/backend/emu/pool"
-	"octet/fp8"
 )
 
 // Where a kernel multiplies pairs of BF16 faster than FP32 (gemm/pairs.go), an FP32 unit
@@ -51,7 +50,7 @@ func (t *tiles) takePairOperand(c *carver, o operand, n, dim int, transposed boo
 // the exponent forbid them.
 func (t *tiles) loadPairs(f *pairOperand, r rows, exponent int) bool {
 	f.from, f.isLoaded = r, false
-	f.isPairs = t.pairs != nil && r.m.DType == fp8.BF16 && r.m.Scale == nil && t.smallestExponent(r) >= exponent
+	f.isPairs = t.pairs != nil && isBF16(r.m) && t.smallestExponent(r) >= exponent
 	if !f.isPairs {
 		return false
 	}

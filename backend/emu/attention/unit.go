@@ -5,6 +5,7 @@ import (
 	"octet/backend/emu/memory"
 	"octet/backend/emu/pool"
 	"octet/backend/emu/simd"
+	"octet/fp8"
 )
 
 // Unit multiplies the blocks of attention: a GEMM kernel with FP32 operands (fp32.go) or AMX with
@@ -77,6 +78,9 @@ type rows struct {
 	m                        *memory.Matrix
 	row, col, n, perRow, dim int
 }
+
+// isBF16 reports whether m is BF16 without a scale.
+func isBF16(m *memory.Matrix) bool { return m.DType == fp8.BF16 && m.Scale == nil }
 
 // tiles multiplies with one unit, in one worker's scratch.
 type tiles struct {

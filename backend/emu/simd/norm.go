@@ -1,5 +1,7 @@
 package simd
 
+import "math"
+
 // The parts of RMSNorm and of its backward, for one row.
 
 // Dot returns Σ x·y, in 32 lanes. x gives the length.
@@ -17,14 +19,40 @@ func Dot(x, y []float32) float32 {
 	return fold(lanes[:])
 }
 
+// DotBF16 is Dot of BF16 values.
+func DotBF16(x, y []uint16) float32 {
+	var lanes [32]float32
+	y = y[:len(x)]
+	n := wholeVectors(len(x)) &^ 31
+	if haveVectors && n > 0 {
+		sum := dotLanesBF16Vectors(&lanes, &x[0], &y[0], n)
+		if n == len(x) {
+			return sum
+		}
+	}
+	dotLanesBF16Go(&lanes, x[n:], y[n:])
+	return fold(lanes[:])
+}
+
 //go:noescape
 func dotLanesVectors(lanes *[32]float32, x, y *float32, n int) float32
+
+//go:noescape
+func dotLanesBF16Vectors(lanes *[32]float32, x, y *uint16, n int) float32
 
 // dotLanesGo is Dot without the sum of the lanes.
 func dotLanesGo(lanes *[32]float32, x, y []float32) {
 	y = y[:len(x)]
 	for i, v := range x {
 		lanes[i%32] += float32(v * y[i])
+	}
+}
+
+// dotLanesBF16Go is DotBF16 without the sum of the lanes.
+func dotLanesBF16Go(lanes *[32]float32, x, y []uint16) {
+	y = y[:len(x)]
+	for i, v := range x {
+		lanes[i%32] += float32(math.Float32frombits(uint32(v)<<16) * math.Float32frombits(uint32(y[i])<<16))
 	}
 }
 

@@ -6,8 +6,8 @@
 // In the kernels with lanes, AX counts bytes up to CX, 32 elements per iteration, and R8
 // points to the lanes in memory.
 
-#define BEGIN_LANES \
-	SHLQ $2, CX \
+#define BEGIN_LANES(log) \
+	SHLQ $log, CX \
 	XORQ AX, AX \
 	VXORPS X12, X12, X12 \
 	VXORPS X13, X13, X13 \
@@ -34,10 +34,33 @@
 	MOVQ x+8(FP), SI \
 	MOVQ y+16(FP), DX \
 	MOVQ n+24(FP), CX \
-	BEGIN_LANES \
+	BEGIN_LANES(2) \
 loop: \
 	THIRTYTWO(DOT_VECTOR) \
 	ADDQ $128, AX \
+	CMPQ AX, CX \
+	JB loop \
+	END_LANES \
+	MOVSS X0, ret+32(FP) \
+	RET
+
+#define DOT_VECTOR_BF16(at, lanes) \
+	VPMOVZXWD (at/2)(SI)(AX*1), V0 \
+	VPMOVZXWD (at/2)(DX)(AX*1), V1 \
+	VPSLLD $16, V0, V0 \
+	VPSLLD $16, V1, V1 \
+	VMULPS V1, V0, V0 \
+	VADDPS V0, lanes, lanes
+
+#define DOT_LANES_BF16 \
+	MOVQ lanes+0(FP), R8 \
+	MOVQ x+8(FP), SI \
+	MOVQ y+16(FP), DX \
+	MOVQ n+24(FP), CX \
+	BEGIN_LANES(1) \
+loop: \
+	THIRTYTWO(DOT_VECTOR_BF16) \
+	ADDQ $64, AX \
 	CMPQ AX, CX \
 	JB loop \
 	END_LANES \
@@ -64,7 +87,7 @@ loop: \
 	MOVQ gain+32(FP), BX \
 	VBROADCASTSS inv+40(FP), V10 \
 	MOVQ n+48(FP), CX \
-	BEGIN_LANES \
+	BEGIN_LANES(2) \
 loop: \
 	THIRTYTWO(GAIN_VECTOR) \
 	ADDQ $128, AX \
@@ -115,6 +138,10 @@ loop: \
 TEXT ·dotLanesVectors(SB), NOSPLIT, $0-36
 	WIDEST(·dotLanesAVX512<>(SB), ·dotLanesAVX2<>(SB))
 
+// func dotLanesBF16Vectors(lanes *[32]float32, x, y *uint16, n int) float32
+TEXT ·dotLanesBF16Vectors(SB), NOSPLIT, $0-36
+	WIDEST(·dotLanesBF16AVX512<>(SB), ·dotLanesBF16AVX2<>(SB))
+
 // func gainLanesVectors(lanes *[32]float32, dgain, x, dy, gain *float32, inv float32, n int) float32
 TEXT ·gainLanesVectors(SB), NOSPLIT, $0-60
 	WIDEST(·gainLanesAVX512<>(SB), ·gainLanesAVX2<>(SB))
@@ -130,6 +157,9 @@ TEXT ·normGradientVectors(SB), NOSPLIT, $0-48
 TEXT ·dotLanesAVX512<>(SB), NOSPLIT, $0-36
 	DOT_LANES
 
+TEXT ·dotLanesBF16AVX512<>(SB), NOSPLIT, $0-36
+	DOT_LANES_BF16
+
 TEXT ·gainLanesAVX512<>(SB), NOSPLIT, $0-60
 	GAIN_LANES
 
@@ -143,6 +173,9 @@ TEXT ·normGradientAVX512<>(SB), NOSPLIT, $0-48
 
 TEXT ·dotLanesAVX2<>(SB), NOSPLIT, $0-36
 	DOT_LANES
+
+TEXT ·dotLanesBF16AVX2<>(SB), NOSPLIT, $0-36
+	DOT_LANES_BF16
 
 TEXT ·gainLanesAVX2<>(SB), NOSPLIT, $0-60
 	GAIN_LANES

@@ -31,6 +31,9 @@
 #define DOT_LANES(a, b, c, d) \
 	VLD1.P 64(R1), [V0.S4, V1.S4, V2.S4, V3.S4] \
 	VLD1.P 64(R2), [V4.S4, V5.S4, V6.S4, V7.S4] \
+	ADD_PRODUCTS(a, b, c, d)
+
+#define ADD_PRODUCTS(a, b, c, d) \
 	VFMUL(4, 0, 0) \
 	VFMUL(5, 1, 1) \
 	VFMUL(6, 2, 2) \
@@ -39,6 +42,20 @@
 	VFADD(1, b, b) \
 	VFADD(2, c, c) \
 	VFADD(3, d, d)
+
+// DOT_LANES_BF16 is DOT_LANES of BF16 values. V12 is zero.
+#define DOT_LANES_BF16(a, b, c, d) \
+	VLD1.P 32(R1), [V8.H8, V9.H8] \
+	VLD1.P 32(R2), [V10.H8, V11.H8] \
+	VZIP1  V8.H8, V12.H8, V0.H8 \
+	VZIP2  V8.H8, V12.H8, V1.H8 \
+	VZIP1  V9.H8, V12.H8, V2.H8 \
+	VZIP2  V9.H8, V12.H8, V3.H8 \
+	VZIP1  V10.H8, V12.H8, V4.H8 \
+	VZIP2  V10.H8, V12.H8, V5.H8 \
+	VZIP1  V11.H8, V12.H8, V6.H8 \
+	VZIP2  V11.H8, V12.H8, V7.H8 \
+	ADD_PRODUCTS(a, b, c, d)
 
 // GAIN_LANES adds dy·x̂ to dgain and g·x̂ to lanes. x̂ = x·inv is in V0; V1 has dy, then
 // g = dy ⊙ gain.
@@ -66,6 +83,25 @@ TEXT ·dotLanesVectors(SB), NOSPLIT, $0-36
 loop:
 	DOT_LANES(16, 17, 18, 19)
 	DOT_LANES(20, 21, 22, 23)
+	SUBS $32, R4
+	BNE  loop
+	STORE_LANES(R0)
+	FOLD_LANES
+	FMOVS F16, ret+32(FP)
+	RET
+
+// func dotLanesBF16Vectors(lanes *[32]float32, x, y *uint16, n int) float32
+TEXT ·dotLanesBF16Vectors(SB), NOSPLIT, $0-36
+	MOVD lanes+0(FP), R0
+	MOVD x+8(FP), R1
+	MOVD y+16(FP), R2
+	MOVD n+24(FP), R4
+	VEOR V12.B16, V12.B16, V12.B16
+	ZERO_LANES
+
+loop:
+	DOT_LANES_BF16(16, 17, 18, 19)
+	DOT_LANES_BF16(20, 21, 22, 23)
 	SUBS $32, R4
 	BNE  loop
 	STORE_LANES(R0)
