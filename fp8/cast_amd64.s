@@ -282,7 +282,7 @@ loop: \
 #define STOCHASTIC16 \
 	SCALED(LOAD) \
 	STOCHASTIC \
-	STORE_TOP_WORDS \
+	STORE_TOP_WORDS_AT(0) \
 	STEP_ON(4, 2)
 
 #define QUANTIZE16_STOCHASTIC \
@@ -298,8 +298,18 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// Rounding to nearest even adds 0x7fff plus the lowest kept bit. NAN is 0x7fff too, so
-// it serves as that constant.
+// ROUND_BF16 rounds vector i. Rounding to nearest even adds 0x7fff plus the lowest kept bit. NAN
+// is 0x7fff too, so it serves as that constant.
+#define ROUND_BF16(i) \
+	PREFETCHT0 (2560+4*i*WIDTH)(SI) \
+	VMOVUPS (4*i*WIDTH)(SI), SRC \
+	VPSRLD $16, SRC, V2 \
+	AND    ONE, V2, V2 \
+	VPADDD NAN, SRC, V3 \
+	VPADDD V3, V2, V2 \
+	NAN_FOR_NAN \
+	STORE_TOP_WORDS_AT(2*i*WIDTH)
+
 #define ENCODE_BF16 \
 	MOVQ dst+0(FP), R9 \
 	MOVQ step+8(FP), R10 \
@@ -317,20 +327,30 @@ line: \
 	MOVQ n+40(FP), CX \
 	ADDQ R10, R9 \
 	ADDQ R12, R11 \
-loop: \
+	SUBQ $(4*WIDTH), CX \
+	JLT  rest \
+many: \
 	PREFETCHT0 1024(DI) \
-	LOAD \
-	VPSRLD $16, SRC, V2 \
-	AND    ONE, V2, V2 \
-	VPADDD NAN, SRC, V3 \
-	VPADDD V3, V2, V2 \
-	NAN_FOR_NAN \
-	STORE_TOP_WORDS \
+	PREFETCHT0 (1024+4*WIDTH)(DI) \
+	ROUND_BF16(0) \
+	ROUND_BF16(1) \
+	ROUND_BF16(2) \
+	ROUND_BF16(3) \
+	ADDQ $(16*WIDTH), SI \
+	ADDQ $(8*WIDTH), DI \
+	SUBQ $(4*WIDTH), CX \
+	JGE  many \
+rest: \
+	ADDQ $(4*WIDTH), CX \
+	JZ   next \
+one: \
+	ROUND_BF16(0) \
 	STEP_ON(4, 2) \
-	SUBQ   $WIDTH, CX \
-	JNZ    loop \
-	DECQ   R13 \
-	JNZ    line \
+	SUBQ $WIDTH, CX \
+	JNZ  one \
+next: \
+	DECQ R13 \
+	JNZ  line \
 	VZEROUPPER \
 	RET
 
@@ -338,7 +358,7 @@ loop: \
 	LOAD \
 	VPADDD SRC, V5, V2 \
 	NAN_FOR_NAN \
-	STORE_TOP_WORDS \
+	STORE_TOP_WORDS_AT(0) \
 	STEP_ON(4, 2)
 
 #define ENCODE_BF16_STOCHASTIC \

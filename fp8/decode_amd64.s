@@ -27,13 +27,39 @@
 	VZEROUPPER \
 	RET
 
+// WIDEN_BF16 decodes vector i.
+#define WIDEN_BF16(i) \
+	VPMOVZXWD (2*i*WIDTH)(SI), V0 \
+	VPSLLD    $16, V0, V0 \
+	VMOVUPS   V0, (4*i*WIDTH)(DI)
+
 #define DECODE_BF16 \
 	BEGIN \
-loop: \
+	SUBQ       $(4*WIDTH), CX \
+	JLT        rest \
+many: \
 	PREFETCHT0 4096(SI) \
-	VPMOVZXWD  (SI), V0 \
-	VPSLLD     $16, V0, V0 \
-	END(2)
+	PREFETCHT0 (4096+4*WIDTH)(SI) \
+	WIDEN_BF16(0) \
+	WIDEN_BF16(1) \
+	WIDEN_BF16(2) \
+	WIDEN_BF16(3) \
+	ADDQ       $(8*WIDTH), SI \
+	ADDQ       $(16*WIDTH), DI \
+	SUBQ       $(4*WIDTH), CX \
+	JGE        many \
+rest: \
+	ADDQ       $(4*WIDTH), CX \
+	JZ         done \
+one: \
+	WIDEN_BF16(0) \
+	ADDQ       $(2*WIDTH), SI \
+	ADDQ       $(4*WIDTH), DI \
+	SUBQ       $WIDTH, CX \
+	JNZ        one \
+done: \
+	VZEROUPPER \
+	RET
 
 #define DEQUANTIZE16 \
 	BEGIN_SCALED \

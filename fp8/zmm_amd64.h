@@ -85,15 +85,15 @@
 	VCMPPS    $3, SRC, SRC, K1 \
 	VMOVDQA32 ABS, K1, V2
 
-// TOP_WORDS loads the shuffles with which STORE_TOP_WORDS stores the top words of V2.
+// TOP_WORDS loads the shuffles with which STORE_TOP_WORDS_AT stores the top words of V2.
 #define TOP_WORDS \
 	VBROADCASTI32X4 bytes<>+32(SB), SHUFFLE \
 	VMOVDQU32       firsts<>+0(SB), Y28
 
-#define STORE_TOP_WORDS \
+#define STORE_TOP_WORDS_AT(to) \
 	VPSHUFB SHUFFLE, V2, V2 \
 	VPERMQ  V2, LANE_FIRSTS, V2 \
-	VMOVDQU Y2, (DI)
+	VMOVDQU Y2, (to)(DI)
 
 // FOLD_TOP reduces TOP to its largest lane, in X6.
 #define FOLD_TOP \
