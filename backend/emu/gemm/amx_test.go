@@ -349,3 +349,31 @@ func BenchmarkAMXGemm(b *testing.B) {
 		}
 	}
 }
+
+// A left operand in rows gives the bits of a packed one.
+func TestAMXRowMajor(t *testing.T) {
+	const k, cols, ld = 96, 64, 112
+	r := rand.New(rand.NewPCG(55, 56))
+	random := func(n int) []uint16 {
+		x := make([]uint16, n)
+		for i := range x {
+			x[i] = uint16(fp8.BF16.Nearest(float32(r.NormFloat64()), fp8.Saturate))
+		}
+		return x
+	}
+	left, right := random(AMXRows*ld), random(k*cols)
+	for _, blocks := range AMXKernels() {
+		packed := func(n int) AMXTiles {
+			elems, panel := AMXElems(n, k)
+			return AMXTiles{Elems: make([]uint16, elems), Panel: panel}
+		}
+		a, b := packed(AMXRows), packed(cols)
+		blocks.Pack(a, left, ld, AMXRows, k, true, false)
+		blocks.Pack(b, right, cols, k, cols, false, true)
+		want, got := make([]float32, AMXRows*cols), make([]float32, AMXRows*cols)
+		blocks.Multiply(want, cols, cols, k, a, b, false)
+		blocks.Multiply(got, cols, cols, k, AMXRowMajor(left, ld), b, false)
+		require.Equal(t, want, got, blocks.Name())
+		require.NotZero(t, got[0])
+	}
+}

@@ -33,6 +33,17 @@ func TestElementwiseTwins(t *testing.T) {
 			func(x [][]float32) float32 { Scale(x[0], 0.3); return 0 },
 			func(x [][]float32) float32 { scaleGo(x[0], 0.3); return 0 })
 	})
+	t.Run("scale rows", func(t *testing.T) {
+		scales := []float32{0.3, -2}
+		sameKernels(t, 1,
+			func(x [][]float32) float32 { ScaleRows(x[0], len(x[0])/2, len(x[0])/2, scales); return 0 },
+			func(x [][]float32) float32 {
+				half := len(x[0]) / 2
+				scaleGo(x[0][:half], scales[0])
+				scaleGo(x[0][half:2*half], scales[1])
+				return 0
+			})
+	})
 	t.Run("maxMagnitudes", func(t *testing.T) {
 		sameKernels(t, 2,
 			func(x [][]float32) float32 { MaxMagnitudes(x[0], x[1]); return 0 },
