@@ -26,6 +26,7 @@ func TestStoreRows(t *testing.T) {
 	require.NoError(t, err)
 	for _, formats := range [][]Cast{
 		{{Out: memory.Matrix{DType: fp8.BF16}}},
+		{{Out: memory.Matrix{DType: fp8.BF16}, Transpose: true}},
 		{{Out: memory.Matrix{DType: fp8.BF16}}, {Out: memory.Matrix{DType: fp8.BF16}}},
 		{{Out: memory.Matrix{DType: fp8.BF16}}, {Out: memory.Matrix{DType: fp8.E4M3}}, {Out: memory.Matrix{DType: fp8.E4M3}, Transpose: true}},
 		{{Out: memory.Matrix{DType: fp8.BF16}, Transpose: true}, {Out: memory.Matrix{DType: fp8.BF16}}, {Out: memory.Matrix{DType: fp8.F32}}},
