@@ -258,14 +258,14 @@ func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key
 	return rejectNaN(n, quantize16StochasticAVX2(&dst[0], &src[0], n, c, scale, first, key32))
 }
 
-func encodeBF16Vectors(dst []uint16, step int, src []float32, ld, lines, n int) int {
+func encodeBF16Vectors(dst []uint16, step int, src []float32, ld, count, n int) int {
 	n = vectorLen(n)
 	switch {
 	case n == 0:
 	case haveAVX512:
-		encodeBF16AVX512(&dst[0], step, &src[0], ld, lines, n, &rows[BF16].vectors.nearest)
+		encodeBF16AVX512(&dst[0], step, &src[0], ld, count, n, &rows[BF16].vectors.nearest)
 	default:
-		encodeBF16AVX2(&dst[0], step, &src[0], ld, lines, n, &rows[BF16].vectors.nearest)
+		encodeBF16AVX2(&dst[0], step, &src[0], ld, count, n, &rows[BF16].vectors.nearest)
 	}
 	return n
 }
@@ -325,7 +325,7 @@ func dequantize16Vectors(dst []float32, src []uint16, scaleInv float32) int {
 	return n
 }
 
-// In the functions below, n is positive and a multiple of 16. It is a multiple of 32 for
+// In the functions below, n is positive and a multiple of 16, count positive. It is a multiple of 32 for
 // functions with a key and for casts of BF16 and F16 to eight bits, and of 64 for all
 // AVX-512 casts to eight bits. first and key come from weylValue.
 
@@ -357,7 +357,7 @@ func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale fl
 func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
-func encodeBF16AVX512(dst *uint16, step int, src *float32, ld, lines, n int, c *castVectors)
+func encodeBF16AVX512(dst *uint16, step int, src *float32, ld, count, n int, c *castVectors)
 
 //go:noescape
 func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *stochasticVectors, first, key uint32)
@@ -402,7 +402,7 @@ func quantize16AVX2(dst *uint16, src *float32, n int, c *castVectors, scale floa
 func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
-func encodeBF16AVX2(dst *uint16, step int, src *float32, ld, lines, n int, c *castVectors)
+func encodeBF16AVX2(dst *uint16, step int, src *float32, ld, count, n int, c *castVectors)
 
 //go:noescape
 func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *stochasticVectors, first, key uint32)

@@ -315,13 +315,13 @@ loop: \
 	MOVQ step+8(FP), R10 \
 	MOVQ src+16(FP), R11 \
 	MOVQ ld+24(FP), R12 \
-	MOVQ lines+32(FP), R13 \
+	MOVQ count+32(FP), R13 \
 	MOVQ c+48(FP), R8 \
 	SHLQ $1, R10 \
 	SHLQ $2, R12 \
 	NEAREST_CONSTANTS \
 	TOP_WORDS \
-line: \
+row: \
 	MOVQ R9, DI \
 	MOVQ R11, SI \
 	MOVQ n+40(FP), CX \
@@ -350,7 +350,7 @@ one: \
 	JNZ  one \
 next: \
 	DECQ R13 \
-	JNZ  line \
+	JNZ  row \
 	VZEROUPPER \
 	RET
 
@@ -427,7 +427,7 @@ TEXT ·quantize16AVX512(SB), NOSPLIT, $0-44
 TEXT ·quantize16StochasticAVX512(SB), NOSPLIT, $0-52
 	QUANTIZE16_STOCHASTIC
 
-// func encodeBF16AVX512(dst *uint16, step int, src *float32, ld, lines, n int, c *castVectors)
+// func encodeBF16AVX512(dst *uint16, step int, src *float32, ld, count, n int, c *castVectors)
 TEXT ·encodeBF16AVX512(SB), NOSPLIT, $0-56
 	ENCODE_BF16
 
@@ -473,7 +473,7 @@ TEXT ·quantize16AVX2(SB), NOSPLIT, $0-44
 TEXT ·quantize16StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE16_STOCHASTIC
 
-// func encodeBF16AVX2(dst *uint16, step int, src *float32, ld, lines, n int, c *castVectors)
+// func encodeBF16AVX2(dst *uint16, step int, src *float32, ld, count, n int, c *castVectors)
 TEXT ·encodeBF16AVX2(SB), NOSPLIT, $0-56
 	ENCODE_BF16
 

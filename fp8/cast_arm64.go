@@ -110,9 +110,9 @@ func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key
 	return n, quantize16StochasticNEON(&dst[0], &src[0], n, &r, scale)
 }
 
-func encodeBF16Vectors(dst []uint16, step int, src []float32, ld, lines, n int) int {
+func encodeBF16Vectors(dst []uint16, step int, src []float32, ld, count, n int) int {
 	if n = vectorLen(n); n > 0 {
-		for i := range lines {
+		for i := range count {
 			encodeBF16NEON(&dst[i*step], &src[i*ld], n)
 		}
 	}

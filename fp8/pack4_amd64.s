@@ -9,8 +9,8 @@
 	MOVQ src+8(FP), SI \
 	MOVQ n+16(FP), CX
 
-// func pack4AVX2(dst, src *uint8, n int)
-TEXT ·pack4AVX2(SB), NOSPLIT, $0-24
+// func pack4Kernel(dst, src *uint8, n int)
+TEXT ·pack4Kernel(SB), NOSPLIT, $0-24
 	BEGIN
 	MOVL         $0x10011001, AX
 	VMOVD        AX, X9
@@ -29,8 +29,8 @@ loop:
 	VZEROUPPER
 	RET
 
-// func unpack4AVX2(dst, src *uint8, n int)
-TEXT ·unpack4AVX2(SB), NOSPLIT, $0-24
+// func unpack4Kernel(dst, src *uint8, n int)
+TEXT ·unpack4Kernel(SB), NOSPLIT, $0-24
 	BEGIN
 	MOVL         $0x0f0f0f0f, AX
 	VMOVD        AX, X9

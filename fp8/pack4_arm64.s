@@ -9,8 +9,8 @@
 	MOVD src+8(FP), R1 \
 	MOVD n+16(FP), R2
 
-// func pack4NEON(dst, src *uint8, n int)
-TEXT ·pack4NEON(SB), NOSPLIT, $0-24
+// func pack4Kernel(dst, src *uint8, n int)
+TEXT ·pack4Kernel(SB), NOSPLIT, $0-24
 	BEGIN
 
 loop:
@@ -22,8 +22,8 @@ loop:
 	BNE    loop
 	RET
 
-// func unpack4NEON(dst, src *uint8, n int)
-TEXT ·unpack4NEON(SB), NOSPLIT, $0-24
+// func unpack4Kernel(dst, src *uint8, n int)
+TEXT ·unpack4Kernel(SB), NOSPLIT, $0-24
 	BEGIN
 	VMOVI $15, V2.B16
 

@@ -111,10 +111,9 @@ func NewGrad(p *pool.Pool, unit Unit, o GradOperands, split bool) func() {
 // delta returns a function that computes δ in the layout of LSE.
 func (a *backward) delta() func() {
 	cols := a.DOut.Cols
-	first := func(r int) int { return r/a.queries*a.kv*a.perKV*a.queries + r%a.queries } // in Delta, of the first head
 	if isBF16(&a.DOut) && isBF16(&a.O) {
 		return a.pool.Rows(a.DOut.Rows, cols, func(_, r int) {
-			x, y, at := a.DOut.U16[r*a.DOut.LD:], a.O.U16[r*a.O.LD:], first(r)
+			x, y, at := a.DOut.U16[r*a.DOut.LD:], a.O.U16[r*a.O.LD:], a.lseIndex(r/a.queries*a.kv, r%a.queries, 0)
 			for col := 0; col < cols; col += a.dim {
 				a.Delta[at] = simd.DotBF16(x[col:][:a.dim], y[col:][:a.dim])
 				at += a.queries
@@ -123,7 +122,7 @@ func (a *backward) delta() func() {
 	}
 	a.pool.Reserve(2 * cols)
 	return a.pool.Rows(a.DOut.Rows, cols, func(worker, r int) {
-		scratch, at := a.pool.Scratch[worker], first(r)
+		scratch, at := a.pool.Scratch[worker], a.lseIndex(r/a.queries*a.kv, r%a.queries, 0)
 		x, y := a.DOut.Row(scratch[:cols], r), a.O.Row(scratch[cols:2*cols], r)
 		for col := 0; col < cols; col += a.dim {
 			a.Delta[at] = simd.Dot(x[col:][:a.dim], y[col:][:a.dim])

@@ -130,7 +130,7 @@ type space struct {
 	v          operand     // [keyBlock, dim]
 	s          sheet       // [mr, keyBlock]: scores, then weights
 	weights    operand     // the weights
-	highest    []float32   // [mr]: maxima of scores
+	highest    []float32   // [mr]: maxima of scores; at the end, inverse sums of weights
 }
 
 func (h *heads) space(rows int, scratch []float32) (s space, used int) {

@@ -60,7 +60,7 @@ func (o operand) at(i, l int) operand {
 
 // sheet is a row-major FP32 matrix in scratch, ld elements from row to row. It has room for
 // units, which read and write columns up to a multiple of nr, and read mr rows from any
-// row on.
+// row on. With AMX, weigh and gradients replace a row by BF16 codes, from its first byte on.
 type sheet struct {
 	x  []float32
 	ld int
@@ -86,7 +86,7 @@ func isBF16(m *memory.Matrix) bool { return m.DType == fp8.BF16 && m.Scale == ni
 type tiles struct {
 	Unit
 	fp32Scratch
-	bf16    []uint16 // AMX: a block of rows
+	bf16    []uint16 // AMX: keyBlock rows in whole tiles
 	visible [maxTileRows]int
 	prefetcher
 }
@@ -96,7 +96,7 @@ type tiles struct {
 func newTiles(u Unit, dim, n int, c *carver) tiles {
 	t := tiles{Unit: u}
 	if u.amx != nil {
-		t.bf16 = c.bf16(pool.RoundUp(max(n, keyBlock), gemm.AMXRows) * pool.RoundUp(dim, gemm.AMXRows))
+		t.bf16 = c.bf16(keyBlock * pool.RoundUp(dim, gemm.AMXRows))
 	} else {
 		t.fp32Scratch = newFP32Scratch(u.kernel, u.ld(dim), max(dim, n, keyBlock), c)
 	}
@@ -139,7 +139,8 @@ func (t *tiles) takeScores(c *carver, n, k int) (s sheet, left operand) {
 	return s, operand{s.x, s.ld, 0}
 }
 
-// takeTransposed takes the left operand that transpose makes of the transpose of scores.
+// takeTransposed takes the left operand for the transpose of scores, [n, k]. In FP32 it is the
+// memory of s; with AMX packTransposed writes it.
 func (t *tiles) takeTransposed(c *carver, s sheet, n, k int) operand {
 	if t.amx == nil {
 		return operand{s.x, 1, s.ld}
@@ -157,7 +158,7 @@ func (t *tiles) load(r rows, left, right, transposed operand) {
 	}
 }
 
-// weigh turns scores into weights, as an operand of the unit: simd.WeighRows.
+// weigh turns scores into weights, in place: FP32, or BF16 with AMX. See simd.WeighRows.
 func (t *tiles) weigh(scores sheet, width int, visible []int, scale float32, largest, total []float32) {
 	if t.amx != nil {
 		simd.WeighRowsBF16(scores.x, scores.ld, t.zeroed(width), visible, scale, largest, total)
@@ -166,8 +167,8 @@ func (t *tiles) weigh(scores sheet, width int, visible []int, scale float32, lar
 	}
 }
 
-// gradients turns scores into weights and the gradients of weights into those of scores, as
-// operands of the unit: simd.ScoreGradientRows.
+// gradients turns scores into weights, and the gradients of weights into those of scores, in
+// place: FP32, or BF16 with AMX. See simd.ScoreGradientRows.
 func (t *tiles) gradients(p, ds sheet, width int, visible []int, scale2, scale float32, lse2, delta []float32) {
 	if t.amx != nil {
 		simd.ScoreGradientRowsBF16(p.x, ds.x, p.ld, t.zeroed(width), visible, scale2, scale, lse2, delta)
@@ -176,7 +177,8 @@ func (t *tiles) gradients(p, ds sheet, width int, visible []int, scale2, scale f
 	}
 }
 
-// clearFirst sets the first n weights, or gradients, of row i to 0.
+// clearFirst sets the first n weights, or gradients of scores, of row i to 0. It follows weigh
+// or gradients.
 func (t *tiles) clearFirst(s sheet, i, n int) {
 	if t.amx != nil {
 		clear(asBF16(s.row(i, n))[:n])

@@ -16,7 +16,7 @@ import (
 type Output struct {
 	direct   []memory.Matrix // the copies that Store writes at once
 	casts    []bound
-	plain    int // the last casts, which StoreRows encodes many rows at a time
+	plain    int // the number of last casts that are plain: StoreRows encodes many rows at a time
 	maxima   Maxima
 	wantAmax bool
 }
@@ -123,7 +123,7 @@ func (o *Output) end() {
 	}
 }
 
-// StoreRows is Store for some rows of n elements, ld apart in x.
+// StoreRows is Store for some rows of n elements, ld apart in x. It encodes plain casts first.
 func (o *Output) StoreRows(worker, row, col int, x []float32, ld, rows, n int) {
 	others := len(o.casts) - o.plain
 	for i := range o.plain {
@@ -143,10 +143,10 @@ func (o *Output) Store(worker, row, col int, x []float32) {
 	o.store(worker, row, col, x, len(o.casts))
 }
 
-// store is Store through the first casts.
-func (o *Output) store(worker, row, col int, x []float32, casts int) {
+// store is Store for the first count casts.
+func (o *Output) store(worker, row, col int, x []float32, count int) {
 	amax, known := float32(0), false
-	for i := range casts {
+	for i := range count {
 		c := &o.casts[i]
 		to, at := c.place(worker, row, col, len(x))
 		switch {
@@ -172,7 +172,8 @@ func (o *Output) store(worker, row, col int, x []float32, casts int) {
 	}
 }
 
-// isPlain reports whether c rounds to nearest BF16, and no more.
+// isPlain reports whether c is row-major BF16, rounded to nearest, and not a copy of a transposed
+// cast.
 func (c *bound) isPlain() bool {
 	return c.Out.DType == fp8.BF16 && c.Precision == fp8.Invalid && c.Rounding == fp8.Nearest && c.strips == nil && c.copyOf == nil
 }

@@ -30,6 +30,8 @@ func TestStoreRows(t *testing.T) {
 		{{Out: memory.Matrix{DType: fp8.BF16}}, {Out: memory.Matrix{DType: fp8.BF16}}},
 		{{Out: memory.Matrix{DType: fp8.BF16}}, {Out: memory.Matrix{DType: fp8.E4M3}}, {Out: memory.Matrix{DType: fp8.E4M3}, Transpose: true}},
 		{{Out: memory.Matrix{DType: fp8.BF16}, Transpose: true}, {Out: memory.Matrix{DType: fp8.BF16}}, {Out: memory.Matrix{DType: fp8.F32}}},
+		{{Out: memory.Matrix{DType: fp8.BF16}}, {Out: memory.Matrix{DType: fp8.BF16}, Rounding: fp8.Stochastic, Stream: 7}},
+		{{Out: memory.Matrix{DType: fp8.BF16}, Rounding: fp8.Stochastic, Stream: 7}, {Out: memory.Matrix{DType: fp8.BF16}}},
 		{{Out: memory.Matrix{DType: fp8.BF16}, Precision: e8m5}, {Out: memory.Matrix{DType: fp8.F16}}},
 	} {
 		var stored [2][]memory.Matrix

@@ -81,16 +81,18 @@ type amxKernel struct {
 	// operand.
 	pack func(dst []uint16, step int, src memory.Matrix, along, right bool, count int)
 
-	// scale multiplies the elements of a tile by their scales.
+	// scale multiplies the elements of a tile by their scales and truncates the products to
+	// BF16.
 	scale func(tile *[amxTile]uint16, scales *tileScales, right bool)
 
 	// finish is Kernel.finish for tiles of up to 32 rows of 32 columns.
 	finish func(acc []float32, t *tileOut)
 }
 
-// AMXTiles is an operand: panels of 16 rows or columns, Panel elements apart. If LD is 0, it is
-// packed: the tiles of a panel follow one another along k. A left operand may also be row-major,
-// with LD elements from row to row.
+// AMXTiles is an operand: panels of 16 rows or columns, Panel elements apart. If LD is 0, the
+// operand is packed: the tiles of a panel follow one another along k. A left operand may also be
+// row-major, with LD elements from row to row; its memory has whole tiles, and the elements
+// after k are zero.
 type AMXTiles struct {
 	Elems []uint16
 	Panel int
@@ -100,8 +102,7 @@ type AMXTiles struct {
 // AMXRowMajor returns the row-major operand elems.
 func AMXRowMajor(elems []uint16, ld int) AMXTiles { return AMXTiles{elems, amxWidth * ld, ld} }
 
-// steps returns how many elements after one another a tile's rows begin, and the tiles of a
-// panel.
+// steps returns the distances, in elements, between a tile's rows and between a panel's tiles.
 func (t *AMXTiles) steps() (row, tile int) {
 	if t.LD > 0 {
 		return t.LD, amxDepth
@@ -169,7 +170,7 @@ func newAMXGemmWith(kernel *amxKernel, p *pool.Pool, a memory.Matrix, transA boo
 	if x.kc < g.K {
 		x.lenAcc = mt * nt
 	}
-	if a.DType.Size() == 0 || b.DType.Size() == 0 { // codes of a strip, one in a byte
+	if a.DType.Size() == 0 || b.DType.Size() == 0 { // codes of a row of tiles, one in a byte
 		x.lenCodes = max(amxWidth*x.kc, amxDepth*max(min(mt, amxBlockM), nt)) / 4
 	}
 	p.Reserve(x.lenA + x.lenB + x.lenCodes + x.lenAcc)
@@ -245,36 +246,36 @@ func (x *amxGEMM) runTask(worker, task int) {
 // range is along k. along says that k runs along the rows of m. If the number of panels
 // is odd, the last one's neighbour is not written.
 //
-// It packs a strip of tiles after another: those of a panel, if along, else those of all panels
-// at one place of k.
+// It packs one row of tiles of m at a time: the tiles of a panel, if along, else one tile of each
+// panel.
 func (x *amxGEMM) pack(dst []uint16, stage *amxStage, m memory.Matrix, along, right bool, at, n, l, depth int) {
 	if depth == 0 {
 		return // m may have no memory
 	}
 	panel := pool.CeilDiv(depth, amxDepth) * amxTile
 	i, j, rows, cols := l, at, depth, n
-	high, wide := amxDepth, amxWidth // of a tile's block in m
-	down, across := amxTile, panel   // from one tile to the next
+	tileRows, tileCols := amxDepth, amxWidth // in m
+	rowStep, colStep := amxTile, panel       // in dst, from tile to tile
 	if along {
 		i, j, rows, cols = at, l, n, depth
-		high, wide = wide, high
-		down, across = across, down
+		tileRows, tileCols = tileCols, tileRows
+		rowStep, colStep = colStep, rowStep
 	}
-	for r := 0; r < rows; r += high {
-		tiles, height := dst[r/high*down:], min(high, rows-r)
-		strip := m.Sub(i+r, j)
+	for r := 0; r < rows; r += tileRows {
+		tiles, height := dst[r/tileRows*rowStep:], min(tileRows, rows-r)
+		src := m.Sub(i+r, j)
 		if m.DType.Size() == 0 {
-			strip = stage.unpack(strip, height, cols)
+			src = stage.unpack(src, height, cols)
 		}
-		whole := cols / wide
-		if height < high {
+		whole := cols / tileCols
+		if height < tileRows {
 			whole = 0
 		}
-		x.kernel.pack(tiles, across, strip, along, right, whole)
-		for c := 0; c < cols; c += wide {
-			tile, width := tiles[c/wide*across:][:amxTile], min(wide, cols-c)
-			if c/wide >= whole {
-				edge := stage.fill(strip.Sub(0, c), high, wide, height, width)
+		x.kernel.pack(tiles, colStep, src, along, right, whole)
+		for c := 0; c < cols; c += tileCols {
+			tile, width := tiles[c/tileCols*colStep:][:amxTile], min(tileCols, cols-c)
+			if c/tileCols >= whole {
+				edge := stage.fill(src.Sub(0, c), tileRows, tileCols, height, width)
 				x.kernel.pack(tile, amxTile, edge, along, right, 1)
 			}
 			switch {
@@ -288,7 +289,7 @@ func (x *amxGEMM) pack(dst []uint16, stage *amxStage, m memory.Matrix, along, ri
 	}
 }
 
-// unpack returns a strip of an operand of four bits with one code in a byte.
+// unpack returns some rows of an operand of four bits with one code in a byte.
 func (s *amxStage) unpack(block memory.Matrix, rows, cols int) memory.Matrix {
 	bytes := memory.Matrix{DType: block.DType.InBytes(), U8: s.codes, Rows: rows, Cols: cols, LD: cols}
 	for i := range rows {

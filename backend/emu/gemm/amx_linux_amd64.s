@@ -40,7 +40,8 @@
 #define TDPBF16PS_T2     BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xd5 // tdpbf16ps tmm2, tmm5, tmm6
 #define TDPBF16PS_T3     BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xdd // tdpbf16ps tmm3, tmm5, tmm7
 
-// In multiplyIntegersAMX the left operand has rows of CX bytes, a panel of the right one rows of 128, in BX.
+// In multiplyIntegersAMX, the left operand has rows of CX bytes, a panel of the right one rows
+// of 128, in BX.
 #define TILELOADD_R8_T4  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x08             // tileloadd tmm4, [r8+rcx]
 #define TILELOADD_R8_T5  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x2c; BYTE $0x08             // tileloadd tmm5, [r8+rcx]
 #define TILELOADD_LO_T6  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x1a             // tileloadd tmm6, [r10+rbx]
@@ -107,7 +108,6 @@ start:
 	MOVQ  R12, AX
 	TESTQ AX, AX
 	JZ    store
-
 
 step:
 	TILELOADD_A_T4

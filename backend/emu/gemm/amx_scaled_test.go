@@ -19,8 +19,8 @@ import (
 func TestAMXScales(t *testing.T) {
 	r := rand.New(rand.NewPCG(39, 40))
 	elements := []fp8.DType{fp8.E2M1, fp8.E2M3, fp8.E4M3, fp8.E5M2}
-	blocks := []backend.ScaleBlock{{Rows: 1, Cols: 32}, {Rows: 1, Cols: 16}, {Rows: 16, Cols: 16}, {Rows: 3, Cols: 7}, {Rows: 1, Cols: 128}, {Rows: 1}, {Cols: 1}, {}}
-	for _, shape := range [][3]int{{1, 1, 1}, {3, 20, 20}, {17, 33, 33}, {40, 70, 131}, {5, 35, 1100}} {
+	blocks := []backend.ScaleBlock{{Rows: 1, Cols: 32}, {Rows: 1, Cols: 16}, {Rows: 16, Cols: 16}, {Rows: 3, Cols: 7}, {Rows: 1, Cols: 48}, {Rows: 1, Cols: 128}, {Rows: 1}, {Cols: 1}, {}}
+	for _, shape := range [][3]int{{1, 1, 1}, {3, 20, 20}, {17, 20, 16}, {17, 33, 33}, {17, 33, 48}, {40, 70, 131}, {5, 35, 1100}} {
 		for _, scales := range []fp8.DType{fp8.E8M0, fp8.E4M3} {
 			for trans := range 8 {
 				c := gemmCase{

@@ -53,7 +53,8 @@ func tileIndex(i, l int, right bool) int {
 	return i*amxDepth + l
 }
 
-// scaledBF16 returns a BF16 value times a scale. The product is BF16.
+// scaledBF16 returns a BF16 value times a scale. The product is BF16, or subnormal, which the
+// multiplication flushes.
 func scaledBF16(e uint16, scale float32) uint16 {
 	return uint16(math.Float32bits(math.Float32frombits(uint32(e)<<16)*scale) >> 16)
 }

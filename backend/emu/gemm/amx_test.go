@@ -352,7 +352,7 @@ func BenchmarkAMXGemm(b *testing.B) {
 
 // A left operand in rows gives the bits of a packed one.
 func TestAMXRowMajor(t *testing.T) {
-	const k, cols, ld = 96, 64, 112
+	const k, cols, ld = 70, 64, 112
 	r := rand.New(rand.NewPCG(55, 56))
 	random := func(n int) []uint16 {
 		x := make([]uint16, n)
@@ -361,15 +361,22 @@ func TestAMXRowMajor(t *testing.T) {
 		}
 		return x
 	}
-	left, right := random(AMXRows*ld), random(k*cols)
+	const whole = 96
+	left, right := random(AMXRows*ld), random(whole*cols)
+	for i := range AMXRows {
+		clear(left[i*ld+k:][:whole-k])
+		for j := whole; j < ld; j++ {
+			left[i*ld+j] = 0x7fff // NaN
+		}
+	}
 	for _, blocks := range AMXKernels() {
 		packed := func(n int) AMXTiles {
 			elems, panel := AMXElems(n, k)
 			return AMXTiles{Elems: make([]uint16, elems), Panel: panel}
 		}
 		a, b := packed(AMXRows), packed(cols)
-		blocks.Pack(a, left, ld, AMXRows, k, true, false)
-		blocks.Pack(b, right, cols, k, cols, false, true)
+		blocks.Pack(a, left, ld, AMXRows, whole, true, false)
+		blocks.Pack(b, right, cols, whole, cols, false, true)
 		want, got := make([]float32, AMXRows*cols), make([]float32, AMXRows*cols)
 		blocks.Multiply(want, cols, cols, k, a, b, false)
 		blocks.Multiply(got, cols, cols, k, AMXRowMajor(left, ld), b, false)

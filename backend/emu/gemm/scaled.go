@@ -11,7 +11,7 @@ import (
 
 // This file multiplies elements by their block scales when they are decoded, where
 // backend.MatMul says so. A·B is then one chain over k, and the kernels are those of
-// per-tensor scales, pairs (scaled_pairs.go) and AMX (amx.go) too. The products of scaled
+// per-tensor scales, pairs (scaled_pairs.go) and AMX (amx_scales.go) too. The products of scaled
 // elements are exact too, unless they leave FP32's range; there only an FMA, which rounds
 // once, gives the bits of the definition.
 

@@ -251,13 +251,14 @@ TEXT ·weighRowsAVX512(SB), NOSPLIT, $0-64
 TEXT ·scoreGradientRowsAVX512(SB), NOSPLIT, $0-72
 	SCORE_GRADIENT_ROWS(PROBABILITIES, HIDDEN_PROBABILITIES, ZERO_BOTH)
 
-// Rows of BF16, which replace the scores from a row's beginning on: the code of the score at
-// (SI) is halfway from R8 to SI, at AX.
-#define BF16_ROWS \
+// Rows of BF16 replace the scores from a row's beginning on.
+#define BF16_CONSTANTS \
 	MOVL $0x7fff, AX \
 	VPBROADCASTD AX, Z21 \
 	MOVL $1, AX \
 	VPBROADCASTD AX, Z20
+
+// BF16_PLACE sets AX to the place of the code of the score at (SI): halfway from R8 to SI.
 #define BF16_PLACE \
 	LEAQ (SI)(R8*1), AX \
 	SHRQ $1, AX
@@ -319,12 +320,12 @@ TEXT ·scoreGradientRowsAVX512(SB), NOSPLIT, $0-72
 
 // func weighRowsBF16AVX512(scores *float32, ld, rows, width int, visible *int, scale float32, largest, total *float32)
 TEXT ·weighRowsBF16AVX512(SB), NOSPLIT, $0-64
-	BF16_ROWS
+	BF16_CONSTANTS
 	WEIGH_ROWS(WEIGHTS_BF16, HIDDEN_WEIGHTS_BF16, ZERO_BF16)
 
 // func scoreGradientRowsBF16AVX512(p, ds *float32, ld, rows, width int, visible *int, scale2, scale float32, lse2, delta *float32)
 TEXT ·scoreGradientRowsBF16AVX512(SB), NOSPLIT, $0-72
-	BF16_ROWS
+	BF16_CONSTANTS
 	SCORE_GRADIENT_ROWS(PROBABILITIES_BF16, HIDDEN_PROBABILITIES_BF16, ZERO_BOTH_BF16)
 
 #include "ymm_amd64.h"
