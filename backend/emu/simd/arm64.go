@@ -53,14 +53,6 @@ func scoreGradientRowsVectors(p, ds []float32, ld, width int, visible []int, sca
 	}
 }
 
-func weighRowsBF16Vectors(scores []float32, ld, width int, visible []int, scale float32, largest, total []float32) bool {
-	return false
-}
-
-func scoreGradientRowsBF16Vectors(p, ds []float32, ld, width int, visible []int, scale2, scale float32, lse2, delta []float32) bool {
-	return false
-}
-
 // scoreGradientRow computes ScoreGradientRows for one row; n is a multiple of 4.
 //
 //go:noescape

@@ -18,14 +18,6 @@ func weighRowsVectors(scores []float32, ld, width int, visible []int, scale floa
 func scoreGradientRowsVectors(p, ds []float32, ld, width int, visible []int, scale2, scale float32, lse2, delta []float32) {
 }
 
-func weighRowsBF16Vectors(scores []float32, ld, width int, visible []int, scale float32, largest, total []float32) bool {
-	return false
-}
-
-func scoreGradientRowsBF16Vectors(p, ds []float32, ld, width int, visible []int, scale2, scale float32, lse2, delta []float32) bool {
-	return false
-}
-
 func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int, stream bool) {}
 
 func transpose16Vectors(dst *uint16, ld int, src *uint16, step, rows, cols int) {}
